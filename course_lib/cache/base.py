@@ -1,0 +1,51 @@
+"""The protocol between the model and whatever stores its keys and values."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from course_lib.batch import Batch
+
+
+class KVCache(Protocol):
+    """Keys and values of several sequences, one row each.
+
+    A forward pass asks for the new tokens' slots once, writes and reads them in every layer, and commits at the end.
+    Letters: L layers, K KV heads, d head_dim, T new tokens of the batch.
+    """
+
+    lengths: list[int]
+    """Tokens held in each row."""
+
+    def slots(self, batch: Batch) -> Tensor:
+        """[T] int64: where each new token's key and value go. Raises RequestError where a row would overflow."""
+        ...
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        """Store keys and values, each [T, K, d], of one layer at their slots."""
+        ...
+
+    def read(self, layer: int, first_row: int, rows: int, length: int) -> tuple[Tensor, Tensor]:
+        """Keys and values, each [rows, length, K, d], of neighbouring rows; past a row's end the content is undefined
+        but finite."""
+        ...
+
+    def commit(self, batch: Batch) -> None:
+        """Count the batch's tokens as held, once every layer has written them."""
+        ...
+
+    def truncate(self, row: int, length: int) -> None:
+        """Forget the row's tokens from position `length` on."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes this cache has reserved."""
+        ...
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that hold the tokens of now; the rest of `nbytes` is waste."""
+        ...

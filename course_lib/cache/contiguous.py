@@ -1,0 +1,74 @@
+"""The plain cache: every row gets room for the longest sequence it could become, in one piece."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from course_lib.batch import Batch
+from course_lib.config import ModelConfig
+from course_lib.errors import RequestError
+
+
+class ContiguousCache:
+    """Pre-allocated keys and values, each [L, rows * capacity, K, d]; row r owns slots r*capacity .. (r+1)*capacity-1.
+
+    The layout puts a token's KV heads side by side (vLLM's NHD), so writing a token is one contiguous copy and a flat
+    slot number addresses it, here as in a paged cache. Implements `KVCache`.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        rows: int,
+        capacity: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ):
+        self.rows, self.capacity = rows, capacity
+        self.lengths = [0] * rows
+        shape = (config.layers, rows * capacity, config.kv_heads, config.head_dim)
+        # Zeros, not empty: a padded read multiplies stale values by probability 0, and 0 * NaN is NaN.
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+
+    def slots(self, batch: Batch) -> Tensor:
+        for row, new, cached in zip(batch.rows, batch.query_lens, batch.cached_lens, strict=True):
+            if cached != self.lengths[row]:
+                raise RequestError(
+                    f"row {row} holds {self.lengths[row]} tokens, but the batch says its new tokens start at {cached}"
+                )
+            if cached + new > self.capacity:
+                raise RequestError(
+                    f"row {row} has room for {self.capacity} tokens and would hold {cached + new}; "
+                    "build the cache with a larger capacity or stop generating earlier"
+                )
+        starts = [row * self.capacity for row, n in zip(batch.rows, batch.query_lens, strict=True) for _ in range(n)]
+        return batch.positions + torch.tensor(starts, device=batch.positions.device)
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        self.keys[layer].index_copy_(0, slots, keys)
+        self.values[layer].index_copy_(0, slots, values)
+
+    def read(self, layer: int, first_row: int, rows: int, length: int) -> tuple[Tensor, Tensor]:
+        def view(store: Tensor) -> Tensor:
+            return store[layer].view(self.rows, self.capacity, *store.shape[2:])[first_row : first_row + rows, :length]
+
+        return view(self.keys), view(self.values)
+
+    def commit(self, batch: Batch) -> None:
+        for row, new in zip(batch.rows, batch.query_lens, strict=True):
+            self.lengths[row] += new
+
+    def truncate(self, row: int, length: int) -> None:
+        if not 0 <= length <= self.lengths[row]:
+            raise RequestError(f"row {row} holds {self.lengths[row]} tokens and cannot be cut to {length}")
+        self.lengths[row] = length
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+    @property
+    def used_bytes(self) -> int:
+        return self.nbytes * sum(self.lengths) // (self.rows * self.capacity)
