@@ -1,5 +1,24 @@
-"""The compact inference engine of the course, and everything its notebooks import."""
+"""The compact inference engine of the course, and everything its notebooks import.
 
-from course_lib.errors import CourseError, ModelError, RequestError
+The names below are loaded on first use, so that commands which need no engine do not wait for torch.
+"""
 
-__all__ = ["CourseError", "ModelError", "RequestError"]
+import importlib
+
+_HOME = {
+    "LLM": "llm",
+    "SamplingParams": "sampling",
+    "RequestOutput": "outputs",
+    "load_model": "weights",
+    "load_tokenizer": "weights",
+    "CourseError": "errors",
+    "ModelError": "errors",
+    "RequestError": "errors",
+}
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module 'course_lib' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"course_lib.{_HOME[name]}"), name)

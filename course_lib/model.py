@@ -7,7 +7,7 @@ h hidden, H query heads, K KV heads, d head_dim, f FFN size, V vocabulary.
 from __future__ import annotations
 
 import math
-from typing import Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -198,7 +198,7 @@ class Decoder(nn.Module):
         capacity = self.config.context if capacity is None else capacity
         if capacity > self.config.context:
             raise RequestError(
-                f"a capacity of {capacity} tokens is more than the model's context of {self.config.context}; ask for less"
+                f"a capacity of {capacity} tokens is more than the model's context, {self.config.context}; ask for less"
             )
         return ContiguousCache(self.config, rows, capacity, self.dtype, self.device)
 

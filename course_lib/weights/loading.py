@@ -10,6 +10,7 @@ import torch
 from course_lib.errors import ModelError
 from course_lib.model import Decoder
 from course_lib.tokenizer import Tokenizer
+from course_lib.weights.gguf_tokenizer import gguf_tokenizer
 from course_lib.weights.names import source_shape, stack
 from course_lib.weights.sources import GGUFFile, SafetensorsFolder
 
@@ -32,7 +33,9 @@ def locate(name: str) -> Path:
     if name == "smollm2-135m":
         from course_lib.fetch import smollm2_path
 
-        return smollm2_path()
+        if not (found := smollm2_path()):
+            raise ModelError("the model smollm2-135m is not on this machine; `python3 course.py fetch` gets it (93 MB)")
+        return found
     path = Path(name).expanduser()
     if path.is_dir() or path.is_file():
         if path.is_file() and path.suffix != ".gguf":
@@ -59,7 +62,7 @@ def load_model(
 ) -> Decoder:
     """Load a decoder, ready for inference.
 
-    name: see `locate`; default `default_model()`. device: default COURSE_DEVICE, else cuda where there is one, else cpu.
+    name: see `locate`; default `default_model()`. device: default COURSE_DEVICE, else cuda if there is one, else cpu.
     dtype: default float32 on the CPU, where reduced precision is slower, and bfloat16 on a GPU.
     Raises ModelError naming the file and the tensor: file damaged, architecture unknown, tensor missing or misshapen.
     """
@@ -92,7 +95,7 @@ def load_model(
 def load_tokenizer(name: str | None = None) -> Tokenizer:
     """The tokenizer that belongs to a model name (see `locate`)."""
     path = locate(name or default_model())
-    return Tokenizer.from_gguf(path) if path.suffix == ".gguf" else Tokenizer.from_folder(path)
+    return gguf_tokenizer(path) if path.suffix == ".gguf" else Tokenizer.from_folder(path)
 
 
 def _source(path: Path) -> SafetensorsFolder | GGUFFile:

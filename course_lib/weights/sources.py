@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from course_lib.config import ModelConfig
 from course_lib.errors import ModelError
+from course_lib.files import read_json
 from course_lib.weights.names import GGUF, HUGGING_FACE, Naming, unpermute
 
 
@@ -98,13 +98,3 @@ def _read_gguf(path: Path, mtime_ns: int):
         return reader, {key: field.contents() for key, field in reader.fields.items()}
     except (ValueError, IndexError, KeyError, OSError, OverflowError) as error:
         raise ModelError(f"{path} is not a readable GGUF file or is cut short ({error}); download it again") from None
-
-
-def read_json(path: Path) -> dict:
-    """A JSON file, or a ModelError that names it."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path} is missing; a model folder needs config.json and its safetensors files") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} is not valid JSON ({error}); download it again") from None

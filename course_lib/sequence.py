@@ -1,0 +1,80 @@
+"""One completion while it is generated: its tokens, its text, why it stops and when each token came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from course_lib.outputs import RequestMetrics
+from course_lib.sampling import Sampler, SamplingParams
+from course_lib.tokenizer import TextStream
+
+
+@dataclass
+class Sequence:
+    """limit: most tokens of prompt and completion together. arrival: seconds on `time.perf_counter`'s clock."""
+
+    prompt: str | None
+    prompt_ids: list[int]
+    params: SamplingParams
+    sampler: Sampler
+    text: TextStream
+    eos_ids: tuple[int, ...]
+    limit: int
+    arrival: float
+    row: int = -1
+    output: list[int] = field(default_factory=list)
+    token_times: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    _taken: int = 0  # characters already handed to a stream
+
+    @property
+    def max_new(self) -> int:
+        """Tokens it may generate: as many as asked for, but never past the limit."""
+        return min(self.params.max_tokens, self.limit - len(self.prompt_ids))
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def seen(self) -> list[int]:
+        """Prompt and output so far, for the repetition penalty; empty where none is set."""
+        return self.prompt_ids + self.output if self.params.repetition_penalty != 1 else []
+
+    def append(self, token: int, now: float) -> None:
+        """Add a generated token and decide whether the completion ends with it."""
+        self.output.append(token)
+        self.token_times.append(now)
+        if token in self.eos_ids or token in self.params.stop_token_ids:
+            self._finish("stop", token if token in self.params.stop_token_ids else None)
+            return
+        self.text.push(token)
+        if found := self._find_stop():
+            self.text.text = self.text.text[: found[0]]
+            self._finish("stop", found[1], flush=False)
+        elif len(self.output) == self.max_new:
+            clamped = self.max_new < self.params.max_tokens
+            self._finish("length", f"the context limit of {self.limit} tokens is reached" if clamped else None)
+
+    def take_text(self) -> str:
+        """Text that is certain and was not taken before. What may yet become a stop string is held back."""
+        text = self.text.text
+        end = len(text) if self.finished else len(text) - max((len(s) - 1 for s in self.params.stop), default=0)
+        piece = text[self._taken : max(end, self._taken)]
+        self._taken += len(piece)
+        return piece
+
+    @property
+    def metrics(self) -> RequestMetrics:
+        return RequestMetrics(self.arrival, tuple(self.token_times))
+
+    def _find_stop(self) -> tuple[int, str] | None:
+        """(position, stop string) of the first stop string in the text."""
+        hits = [(at, stop) for stop in self.params.stop if (at := self.text.text.find(stop)) >= 0]
+        return min(hits, default=None)
+
+    def _finish(self, reason: str, detail: str | int | None, flush: bool = True) -> None:
+        if flush:
+            self.text.flush()
+        self.finish_reason, self.stop_reason = reason, detail
