@@ -1,0 +1,34 @@
+"""Shared by all tests: one thread (two OpenMP threads on busy cores collapse), no hub, small random models."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("MPLBACKEND", "agg")
+os.environ.pop("COURSE_MODEL", None)
+os.environ.pop("COURSE_DEVICE", None)
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+from course_lib.config import ModelConfig  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+def small_config(**changes) -> ModelConfig:
+    """A random-model shape that runs in milliseconds; head_dim is not hidden / heads, on purpose."""
+    shape = dict(
+        architecture="llama", layers=2, hidden=48, heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=97, context=128
+    )
+    return ModelConfig(**(shape | changes))
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """The embedded model behind the offline engine."""
+    from course_lib import LLM
+
+    return LLM("tiny", device="cpu")
