@@ -1,0 +1,134 @@
+"""What an exercise is made of: problems, their cases, and the mistakes each case is there to catch.
+
+A problem is one function of the learner. The same problem is judged in two places: in the notebook, where the function
+is called directly, and by the grader, where it lives in another process. Both pass a `Call`; nothing else differs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from course_lib.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call gave: a value, or the error that ended it.
+
+    args: the arguments after the call, for functions that write in place. calls: what the learner's function passed to
+    the function arguments it was given, in order. error: type name and text, or None.
+    """
+
+    value: Any = None
+    args: Sequence[Any] = ()
+    calls: Sequence[list[Any]] = ()
+    error: tuple[str, str] | None = None
+
+
+Call = Callable[[tuple[Any, ...]], Outcome]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call and what it must give: `want` worked out by hand, or the reference's answer when there is none.
+
+    raises: name of the exception that the call must raise instead.
+    """
+
+    stage: str  # "worked example", "edge case", "reference"
+    args: tuple[Any, ...]
+    want: dict[str, Any] | None = None
+    raises: str | None = None
+
+
+@dataclass(frozen=True)
+class Property:
+    """Something that must hold between several calls. `holds` gets their views and returns None, or what is wrong."""
+
+    text: str
+    calls: tuple[tuple[Any, ...], ...]
+    holds: Callable[[list[dict[str, Any]]], str | None]
+    stage: str = "property"
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A known wrong way. `wrong` is the function as it would be written; when the learner's answers are its answers,
+    `hint` is what to say. The key is for reports and tests."""
+
+    key: str
+    hint: str
+    wrong: Callable[..., Any]
+
+
+def result_only(outcome: Outcome) -> dict[str, Any]:
+    return {"the result": outcome.value}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One function. `public` and `hidden` make its cases from a seeded generator; `view` picks what is compared."""
+
+    name: str
+    arguments: tuple[str, ...]
+    reference: Callable[..., Any]
+    public: Callable[[random.Random], list[Case | Property]]
+    hidden: Callable[[random.Random], list[Case | Property]]
+    mistakes: tuple[Mistake, ...]
+    view: Callable[[Outcome], dict[str, Any]] = result_only
+    public_points: int = 2
+    hidden_points: int = 2
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """The problems of one notebook. `notebook` is its file name in exercises/ and solutions/."""
+
+    number: str
+    title: str
+    notebook: str
+    problems: tuple[Problem, ...]
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(self.problems)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first thing that was wrong: where, what, and the likely cause when it is a known one."""
+
+    stage: str  # "type", "shape", "dtype", or the stage of the case
+    case: str  # the call, as one would write it
+    text: str
+    hint_key: str | None = None
+    hint: str | None = None
+
+
+@dataclass
+class Result:
+    """passed: how many cases passed before the first failure, or all of them."""
+
+    passed: int = 0
+    failure: Failure | None = field(default=None)
+
+
+def describe(problem: Problem, args: Sequence[Any]) -> str:
+    """The call as text, with tensors by type and shape and configurations by their letters."""
+    inside = ", ".join(f"{name}={_short(arg)}" for name, arg in zip(problem.arguments, args, strict=True))
+    return f"{problem.name}({inside})"
+
+
+def _short(value: Any) -> str:
+    match value:
+        case Tensor():
+            return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        case ModelConfig(layers=L, hidden=h, heads=H, kv_heads=K, head_dim=d, ffn=f, vocab=V):
+            return f"<L={L} h={h} H={H} K={K} d={d} f={f} V={V}>"
+        case float():
+            return f"{value:.6g}"
+    return value.__name__ if callable(value) else repr(value)
