@@ -76,14 +76,8 @@ def load_model(
         model = Decoder(source.config)
     state = {}
     for ours, names in source.naming.entries(source.config):
-        parts = []
-        for theirs in names:
-            tensor = source.get(theirs)
-            want = source_shape(ours, theirs, source.config)
-            if tuple(tensor.shape) != want:
-                raise ModelError(f"{path}: tensor '{theirs}' has shape {tuple(tensor.shape)}, expected {want}")
-            parts.append(tensor.to(device=device, dtype=dtype))
-        state[ours] = stack(parts)
+        parts = [source.get(theirs, source_shape(ours, theirs, source.config)) for theirs in names]
+        state[ours] = stack(parts).to(device=device, dtype=dtype)
     if source.config.tied_embeddings:
         state["head.weight"] = state["embed.weight"]
     model.load_state_dict(state, assign=True)

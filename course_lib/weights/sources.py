@@ -49,12 +49,12 @@ class SafetensorsFolder:
                 raise ModelError(f"{path} is damaged or cut short ({error}); download it again") from None
         return self._open[path]
 
-    def get(self, name: str) -> Tensor:
-        """The tensor, in its stored dtype. Raises ModelError naming file and tensor."""
+    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor, in its stored dtype. Raises ModelError naming file and tensor: missing, unreadable, misshapen."""
         if name not in self._files:
             raise ModelError(f"{self.path}: the tensor '{name}' is missing; the file does not fit its config.json")
         try:
-            return self._file(self._files[name]).get_tensor(name)
+            return _checked(self._file(self._files[name]).get_tensor(name), shape, name, self._files[name])
         except SafetensorError as error:
             raise ModelError(f"{self._files[name]}: the tensor '{name}' cannot be read ({error})") from None
 
@@ -71,8 +71,8 @@ class GGUFFile:
         self.config = ModelConfig.from_gguf(self.metadata, GGUF.head not in self._tensors, str(path))
         self._unpermute = unpermute(self.config)
 
-    def get(self, name: str) -> Tensor:
-        """The tensor as float32. Raises ModelError naming file and tensor."""
+    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor as float32. Raises ModelError naming file and tensor: missing, of a foreign type, misshapen."""
         import gguf
 
         if name not in self._tensors:
@@ -85,7 +85,13 @@ class GGUFFile:
                 f"{self.path}: tensor '{name}' has the block type {entry.tensor_type.name}, which the gguf library "
                 "cannot expand; use a file in Q4_K_M, Q8_0 or F16"
             ) from None
-        return self._unpermute(name, torch.from_numpy(values.copy()).float())
+        return self._unpermute(name, _checked(torch.from_numpy(values.copy()).float(), shape, name, self.path))
+
+
+def _checked(tensor: Tensor, shape: tuple[int, ...], name: str, path: Path) -> Tensor:
+    if tuple(tensor.shape) != shape:
+        raise ModelError(f"{path}: tensor '{name}' has shape {tuple(tensor.shape)}, expected {shape}")
+    return tensor
 
 
 @functools.lru_cache(maxsize=2)
