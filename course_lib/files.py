@@ -12,7 +12,7 @@ from course_lib.errors import ModelError
 def cache_dir() -> Path:
     """Where the course keeps what it fetched or converted: COURSE_CACHE, else the user's cache folder."""
     if folder := os.environ.get("COURSE_CACHE"):
-        return Path(folder)
+        return Path(folder).expanduser()
     from platformdirs import user_cache_path  # lazily: the doctor runs before set-up is complete
 
     return user_cache_path("llm-inference-course", appauthor=False)
