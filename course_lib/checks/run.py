@@ -87,7 +87,10 @@ def _run_property(problem: Problem, case: Property, call: Call) -> tuple[Failure
     for args, outcome in observed:
         if outcome.error:
             return _raised(case.stage, describe(problem, args), outcome), observed
-    wrong = case.holds([problem.view(outcome) for _, outcome in observed])
+    try:
+        wrong = case.holds([problem.view(outcome) for _, outcome in observed])
+    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError):
+        wrong = "the results are not of the right type or shape"
     text = ", ".join(describe(problem, args) for args in case.calls)
     return wrong and Failure(case.stage, text, f"{case.text}: {wrong}"), observed
 
