@@ -1,0 +1,1 @@
+"""Training script for the small models that ship with the course."""
