@@ -167,10 +167,15 @@ def remove_damaged_packages():
 
 
 def is_complete(site, record):
-    """Whether every file that a package's RECORD lists with a size has that size. pip writes the RECORD last."""
+    """Whether all files of a package are there in full, by the RECORD that names them and their sizes.
+
+    The RECORD inside a wheel is unpacked with the rest; only the final one names the INSTALLER file as well.
+    """
     try:
         with record.open(newline="", encoding="utf-8") as lines:
-            return all((site / path).stat().st_size == int(size) for path, _, size in csv.reader(lines) if size)
+            sizes = {path: int(size) for path, _, size in csv.reader(lines) if size}
+        finished = f"{record.parent.name}/INSTALLER" in sizes
+        return finished and all((site / path).stat().st_size == size for path, size in sizes.items())
     except (OSError, ValueError):
         return False
 
