@@ -44,7 +44,7 @@ def compare(got: Any, want: Any, name: str = "the result") -> Difference | None:
         case bool() | str() | None:
             if type(got) is not type(want):
                 return _type(got, want, name)
-            return None if got == want else Difference("value", f"{name}: got {got!r}, want {want!r}")
+            return None if got == want else Difference("value", f"{name}: got {repr(got)[:80]}, want {want!r}")
         case int() | float():
             return _compare_number(got, want, name)
         case Tensor():

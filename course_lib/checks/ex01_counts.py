@@ -9,6 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from course_lib import facts
 from course_lib.checks.core import Case, Mistake, Problem, Property
 from course_lib.config import ModelConfig
 from course_lib.perf.counts import pass_cost
@@ -21,8 +22,8 @@ def shape(L: int, h: int, H: int, K: int, d: int, f: int, V: int, tied: bool = F
 # Small enough to multiply out by hand, with every letter different and d != h / H.
 TOY = shape(L=2, h=8, H=6, K=3, d=4, f=10, V=50)
 TIED = shape(L=2, h=8, H=6, K=3, d=4, f=10, V=50, tied=True)
-LLAMA_8B = shape(L=32, h=4096, H=32, K=8, d=128, f=14336, V=128256)  # Llama 3.1 8B, arXiv 2407.21783
-QWEN3_32B = shape(L=64, h=5120, H=64, K=8, d=128, f=25600, V=151936)  # H * d = 8192, not h
+LLAMA_8B = facts.model("Llama-3.1-8B").config
+QWEN3_32B = facts.model("Qwen3-32B").config  # H * d = 8192, h = 5120
 
 
 def random_shape(rng: Random) -> ModelConfig:

@@ -13,11 +13,18 @@ from torch import Tensor
 
 from course_lib.checks.compare import compare
 from course_lib.checks.core import Case, Mistake, Outcome, Problem, Property
-from course_lib.checks.ex01_counts import TOY, number, proportional, random_shape, shape, with_derived_head_dim
+from course_lib.checks.ex01_counts import (
+    LLAMA_8B,
+    TOY,
+    number,
+    proportional,
+    random_shape,
+    shape,
+    with_derived_head_dim,
+)
 from course_lib.config import ModelConfig
 
 QWEN3_4B = shape(L=36, h=2560, H=32, K=8, d=128, f=9728, V=151936, tied=True)  # arXiv 2505.09388; H * d = 4096
-GQA_8B = shape(L=32, h=4096, H=32, K=8, d=128, f=14336, V=128256)
 
 
 # --- kv_bytes ---
@@ -38,7 +45,7 @@ KV_BYTES = Problem(
         Case("edge case", (TOY, 0, 3, 2), number(0)),
         Property("twice the tokens need twice the bytes", ((TOY, 11, 1, 2), (TOY, 22, 1, 2)), proportional(2)),
         Case("reference", (QWEN3_4B, 1, 1, 2), number(147_456)),
-        Case("reference", (GQA_8B, 32_768, 1, 2), number(4_294_967_296)),
+        Case("reference", (LLAMA_8B, 32_768, 1, 2), number(4_294_967_296)),
     ],
     hidden=lambda rng: [
         Case("reference", (random_shape(rng), rng.randint(2, 40_000), rng.randint(2, 64), b)) for b in (0.5, 1, 4)
@@ -206,7 +213,7 @@ APPEND = Problem(
         ),
         Mistake(
             "concatenated",
-            "torch.cat builds a new, longer tensor each step and copies all of the cache: write into the buffer instead.",
+            "torch.cat builds a new, longer tensor and copies the whole cache in every step: write into the buffer.",
             lambda buffer, new, length: torch.cat((buffer[:, :length], new), dim=1),
         ),
         Mistake(

@@ -143,7 +143,7 @@ def _decode(node: Any, data: memoryview, depth: int) -> Any:
         case "remote":
             return Remote(int(body))
         case "foreign":
-            return Foreign(str(body)[:80])
+            return Foreign("".join(c for c in str(body)[:80] if c.isprintable()))
     raise CodecError("malformed value")
 
 

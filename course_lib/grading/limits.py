@@ -14,7 +14,7 @@ class Limits:
     """Limits of one child process. Seconds are wall-clock unless they say CPU; sizes are bytes."""
 
     call_seconds: float = 10.0  # one call of a learner's function
-    cells_seconds: float = 60.0  # all cells of the notebook
+    cells_seconds: float = 30.0  # all cells of the notebook
     cpu_seconds: int = 180  # the child's whole life
     memory_bytes: int = 2048 * MiB  # on top of what the interpreter and torch already hold
     output_bytes: int = 1 * MiB  # printed by one cell or call, and the size of any file written
