@@ -29,7 +29,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), self.weight.shape, eps=self.eps).type_as(x) * self.weight
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class Rope(nn.Module):
@@ -90,11 +90,12 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         qkv = self.qkv(x).view(len(x), -1, self.head_dim)  # [T, H + 2K, d]
-        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        qk, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=1)
         if self.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
+            q, k = qk.split((self.heads, self.kv_heads), dim=1)
+            qk = torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
         # Keys are rotated before they are stored, so a cached key never needs its position again.
-        q, k = Rope.rotate(q, step.rope), Rope.rotate(k, step.rope)
+        q, k = Rope.rotate(qk, step.rope).split((self.heads, self.kv_heads), dim=1)
         step.cache.write(self.layer, k, v, step.slots)
         out = attend(q, self.layer, step.cache, step.pieces, self.window)
         return self.out(out.view(len(x), -1))
@@ -110,7 +111,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        return self.down(F.silu(gate).mul_(up))
 
 
 class Block(nn.Module):
