@@ -5,9 +5,15 @@ torch is imported inside the commands that need it, so that `course --help` answ
 
 from __future__ import annotations
 
+import contextlib
+import os
+from pathlib import Path
+from typing import Annotated
+
 import typer
 from typer.core import TyperGroup
 
+from course_lib.bench.cli import app as bench_app
 from course_lib.errors import CourseError
 
 
@@ -22,6 +28,15 @@ class OneSentence(TyperGroup):
             raise typer.Exit(1) from error
 
 
+Model = Annotated[
+    str | None,
+    typer.Option(help="tiny, smollm2-135m, a folder, a .gguf file or a Hub id; default COURSE_MODEL, else tiny."),
+]
+MaxTokens = Annotated[int, typer.Option(help="Most tokens of one answer.")]
+Temperature = Annotated[float, typer.Option(help="0 = always the most probable token.")]
+TopP = Annotated[float, typer.Option(help="Draw from the most probable tokens that hold this share.")]
+Seed = Annotated[int | None, typer.Option(help="Makes the draws repeatable.")]
+
 app = typer.Typer(
     cls=OneSentence,
     help="Run the course's engine and tools from the terminal.",
@@ -29,6 +44,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench_app, name="bench")
 
 
 @app.command()
@@ -48,6 +64,60 @@ def fetch() -> None:
         typer.echo(f"Getting the chat model {FILE} (93 MB).")
         smollm2_path(download=True)
     typer.echo("The chat model smollm2-135m is there.")
+
+
+@app.command()
+def generate(
+    prompt: str,
+    model: Model = None,
+    max_tokens: MaxTokens = 128,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+) -> None:
+    """Continue PROMPT, as plain text, and print the continuation as it grows."""
+    from course_lib import LLM, SamplingParams
+
+    params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_tokens)
+    for piece in LLM(model).stream(prompt, params):
+        typer.echo(piece, nl=False)
+    typer.echo()
+
+
+@app.command()
+def chat(
+    model: Annotated[str | None, typer.Option(help="As for generate; default COURSE_MODEL, else smollm2-135m.")] = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.7,
+    top_p: TopP = 0.9,
+    seed: Seed = None,
+) -> None:
+    """Talk with a model. An empty line or the end of the input ends the conversation."""
+    from course_lib import LLM, SamplingParams
+
+    params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_tokens)
+    llm, messages = LLM(model or os.environ.get("COURSE_MODEL") or "smollm2-135m"), []
+    with contextlib.suppress(EOFError):
+        while question := input("you> ").strip():
+            messages.append({"role": "user", "content": question})
+            answer = ""
+            for piece in llm.stream_chat(messages, params):
+                typer.echo(piece, nl=False)
+                answer += piece
+            typer.echo()
+            messages.append({"role": "assistant", "content": answer})
+
+
+@app.command()
+def grade(
+    paths: Annotated[list[Path], typer.Argument(help="Notebooks, or folders of notebooks.")],
+    json: Annotated[Path | None, typer.Option(help="Write all results to this file as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page for people to this file.")] = None,
+) -> None:
+    """Grade exercise notebooks with the public and the hidden cases, each in a child process with limits."""
+    from course_lib.grading.cli import grade_command
+
+    raise typer.Exit(grade_command(paths, json, html))
 
 
 if __name__ == "__main__":

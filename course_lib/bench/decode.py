@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -16,8 +15,8 @@ from rich.progress import track
 from rich.table import Table
 
 from course_lib import LLM, SamplingParams
-from course_lib.bench import conditions, write_json
 from course_lib.bench.peers import Clock, as_transformers
+from course_lib.bench.report import conditions
 from course_lib.perf.counts import decode_cost
 from course_lib.perf.probe import probe
 
@@ -114,10 +113,3 @@ def show(result: dict) -> Table:
                 f"{medians['transformers']['tpot'] / at['tpot']:.2f}x",
             )
     return table
-
-
-def main(json_path: Path | None, **settings) -> None:
-    result = bench_decode(**settings)
-    if json_path:
-        write_json(json_path, result)
-    Console().print(show(result))

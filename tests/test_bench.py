@@ -1,0 +1,31 @@
+"""The decode benchmark on `tiny`: same weights on both sides, complete samples, conditions written."""
+
+from __future__ import annotations
+
+import json
+
+from typer.testing import CliRunner
+
+from course_lib.cli import app
+from course_lib.perf.counts import matmul_params
+from course_lib.weights import load_model
+
+
+def test_bench_decode_writes_raw_samples_of_both_engines(tmp_path):
+    path = tmp_path / "decode.json"
+    options = ["--model", "tiny", "--threads", "1", "--prompt-tokens", "20", "--new-tokens", "5", "--repeats", "2"]
+    outcome = CliRunner().invoke(app, ["bench", "decode", "--json", str(path), *options])
+    assert outcome.exit_code == 0, outcome.output
+    result = json.loads(path.read_text())
+    assert result["largest_logit_difference"] < 1e-4
+    [run] = result["runs"]
+    assert run["threads"] == 1 and run["read_bandwidth"] > 0
+    for engine in ("course", "transformers"):
+        assert len(run["samples"][engine]["ttft"]) == len(run["samples"][engine]["tpot"]) == 2
+        assert min(run["samples"][engine]["tpot"]) > 0
+        assert engine[:5] in outcome.output
+    # 41: the bytes of a step hold the KV cache beside the weights.
+    weights = 4 * matmul_params(load_model("tiny").config)
+    config = load_model("tiny").config
+    assert result["bytes_per_decode_step"] == weights + (20 + 2) * config.kv_bytes_per_token(4)
+    assert {"torch", "transformers", "python"} <= result["versions"].keys() and result["settings"]["seed"] == 0
