@@ -33,6 +33,7 @@ PYTHON = BIN / ("python.exe" if WINDOWS else "python")
 COURSE = BIN / ("course.exe" if WINDOWS else "course")
 STAMP = VENV / "course-stamp.json"
 UNFINISHED = VENV / "course-unfinished"  # there while an installer runs, so that a killed one is noticed
+NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 PYTEST = ["-n", "2", "--dist", "loadfile"]
 # The venv's own kernel wins over a `python3` kernel in the user's home.
 JUPYTER_ENVIRONMENT = {"JUPYTER_PREFER_ENV_PATH": "1"}
@@ -237,7 +238,7 @@ def default_torch_fits(system, gpu):
 
 def has_nvidia_gpu():
     """Whether the NVIDIA driver lists a GPU; a driver without a GPU, as in some containers, does not count."""
-    if any(Path("/proc/driver/nvidia/gpus").glob("*")):
+    if any(NVIDIA_GPUS.glob("*")):
         return True
     tool = shutil.which("nvidia-smi")
     return bool(tool) and succeeds([tool, "-L"])

