@@ -1,0 +1,117 @@
+"""The `course` command: it starts without torch, errors are one sentence, statuses are right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from course_lib import doctor
+from course_lib.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def course(monkeypatch):
+    monkeypatch.delenv("COURSE_SMOLLM2", raising=False)
+    return lambda *arguments, typed=None: CliRunner().invoke(app, arguments, input=typed)
+
+
+def test_help_names_every_command_without_torch():
+    code = "import sys; from course_lib.cli import app; app(['--help'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    page, modules = done.stdout.rsplit("\n", 2)[:2]
+    assert not {"torch", "transformers", "matplotlib"} & set(modules.split())
+    for command in ("doctor", "fetch", "chat", "generate", "grade"):
+        assert f" {command} " in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["generate", "a", "--model", "no-such-model"], "no-such-model"),
+        (["generate", "a", "--temperature", "-1"], "temperature"),
+        (["generate", ""], "empty"),
+        (["chat", "--model", "tiny"], "chat template"),
+        (["grade", "no-such-file.ipynb"], "no-such-file.ipynb"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence(course, arguments, names):
+    done = course(*arguments, typed="hello\n")
+    assert done.exit_code == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("course: ") and names in line
+
+
+def test_wrong_usage_has_its_own_status(course):
+    assert course("generate").exit_code == 2
+    assert course("no-such-command").exit_code == 2
+
+
+def test_generate_prints_what_the_engine_generates(course):
+    from course_lib import LLM, SamplingParams
+
+    prompt = "In the beginning"
+    [expected] = LLM("tiny").generate(prompt, SamplingParams(temperature=0, max_tokens=8))
+    done = course("generate", prompt, "--model", "tiny", "--max-tokens", "8")
+    assert done.exit_code == 0
+    assert done.stdout == expected.outputs[0].text + "\n"
+
+
+class Echo:
+    """An engine that answers with the contents of the conversation so far."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def stream_chat(self, messages, params):
+        yield from (f"<{message['content']}>" for message in messages)
+
+
+@pytest.mark.parametrize("end", ["", "\n\nnot read\n"], ids=["end of input", "empty line"])
+def test_chat_remembers_the_conversation(course, monkeypatch, end):
+    monkeypatch.setattr("course_lib.llm.LLM", Echo)
+    done = course("chat", typed="one\ntwo" + end)
+    assert done.exit_code == 0
+    assert done.stdout.replace("you> ", "").splitlines() == ["<one>", "<one><<one>><two>"]
+
+
+# --- doctor -----------------------------------------------------------------------------------------------------
+
+
+def test_doctor_reports_every_part(course):
+    done = course("doctor")
+    assert done.exit_code == 0
+    for name in ("Python", "torch", "device", "threads", "memory", "disk", "triton", "smollm2-135m", "tiny models"):
+        assert f" {name} " in done.stdout
+
+
+def test_what_is_missing_says_its_cost(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "ASSETS", tmp_path)
+    monkeypatch.setenv("COURSE_SMOLLM2", str(tmp_path / "absent.gguf"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    checks = {check.name: check for check in doctor.report()}
+    assert {name for name, check in checks.items() if check.status == "missing"} >= {
+        "tiny models",
+        "smollm2-135m",
+        "browser test",
+    }
+    assert "absent.gguf" in checks["smollm2-135m"].cost
+    assert all(check.cost for check in checks.values() if check.status != "ok")
+    assert not any(check.cost for check in checks.values() if check.status == "ok")
+
+
+def test_report_shows_as_text_and_as_escaped_html():
+    shown = doctor.Report([doctor.Check("<part>", "1 < 2", "missing", "costs & more")])
+    assert repr(shown).splitlines() == ["missing  <part>        1 < 2", " " * 23 + "costs & more"]
+    assert "&lt;part&gt;" in shown._repr_html_() and "costs &amp; more" in shown._repr_html_()
+
+
+def test_report_names_no_folder_of_this_machine():
+    """Notebook 00 is committed with this report in it."""
+    text = repr(doctor.show())
+    assert str(Path.home()) not in text and str(ROOT) not in text
