@@ -3,9 +3,9 @@
 Choices, and why:
 - Decode reads weights and writes almost nothing, so the ceiling is a rate of reading: of a sum over a large float32
   tensor, which is vectorised and uses every thread, or of a matrix-vector product, the operation that decode spends
-  its time in, whichever is higher. On a CPU, PyTorch's float32 matrix-vector product (MKL, rows of nn.Linear) runs on
-  one thread and often stays at half of what the sum reads: that gap belongs to the library, not to the memory. On a
-  machine whose cores are busy the threads of the sum wait for each other and the order can turn round.
+  its time in, whichever is higher. The product runs on the layout that `Decoder.prepare` gives wide layers
+  (column-major). Where it stays under the sum, the gap belongs to the library's kernel, not to the memory. On a machine
+  whose cores are busy, the threads of the sum wait for each other and the order can turn round.
 - Tensors are at least four times the last-level cache, or the cache would answer instead of the memory.
 - FLOP/s is what a square matrix product reaches with the threads and the data type that the caller uses.
 - The ceilings are the best of the medians over the sizes: other load on the machine can only lower a median.
@@ -102,7 +102,7 @@ def _probe(device: str, dtype: torch.dtype, threads: int) -> MeasuredMachine:
 
 
 def _memory_readings(nbytes: int, device: str) -> list[Reading]:
-    weight = torch.ones(nbytes // 4 // 4096, 4096, device=device)  # [out, in], as nn.Linear stores it
+    weight = torch.ones(4096, nbytes // 4 // 4096, device=device).t()  # [out, in], one column after the other
     x, target = torch.ones(4096, device=device), torch.empty_like(weight)
     size = 4 * weight.numel()
     return [

@@ -1,0 +1,93 @@
+"""The roofline: attainable FLOP/s against intensity, for one machine or several, with passes as points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from course_lib.perf.counts import PassCost
+from course_lib.perf.roofline import Machine
+from course_lib.plots.style import COMPUTE, INK, MEMORY, PREFILL, label, log_y, new_figure, si, styled
+
+
+@dataclass(frozen=True)
+class Point:
+    """One pass on the roofline: its FLOP/byte and the FLOP/s that it reached, or could reach."""
+
+    label: str
+    intensity: float
+    flops: float
+    color: str
+    measured: bool = True  # False: computed, drawn hollow
+
+    @classmethod
+    def of(cls, text: str, cost: PassCost, seconds: float, color: str, measured: bool = True) -> Point:
+        """The point of a pass of this cost that took `seconds`."""
+        return cls(text, cost.intensity, cost.flops / seconds, color, measured)
+
+
+@styled
+def roofline(machines: Sequence[Machine], points: Sequence[Point] = (), title: str = "") -> Figure:
+    """One roof per machine: orange where memory sets the limit, blue where arithmetic does; ridge points as diamonds.
+
+    Filled points are measured, hollow ones computed.
+    """
+    figure, [axes] = new_figure(9.5, 5.2)
+    draw_roofline(axes, machines, points)
+    axes.set_title(title)
+    return figure
+
+
+def draw_roofline(
+    axes: Axes,
+    machines: Sequence[Machine],
+    points: Sequence[Point] = (),
+    span: tuple[float, float] | None = None,
+) -> None:
+    """Draw roofs and points on given axes; call it from a styled function. span: of the intensity axis, if fixed."""
+    at = [point.intensity for point in points] or [min(machine.ridge for machine in machines) / 30]
+    low, high = span or (min(at) / 8, max([*at, *(machine.ridge for machine in machines)]) * 4)
+    x = np.geomspace(low, high, 400)
+    for machine in machines:
+        roof = np.array([machine.attainable(i) for i in x])
+        below = x <= machine.ridge
+        axes.plot(x[below], roof[below], color=MEMORY, zorder=1.5)
+        axes.plot(x[~below], roof[~below], color=COMPUTE, zorder=1.5)
+        axes.plot(machine.ridge, machine.flops, marker="D", ms=6, color=INK)
+    for point in points:
+        face = point.color if point.measured else "white"
+        axes.plot(point.intensity, point.flops, "o", color=point.color, mfc=face, mew=2, zorder=3)
+        # Prefill above and to the left, decode below and to the right: the two meet where intensities are equal.
+        side = {"dx": -8, "dy": 9} if point.color == PREFILL else {"dx": 8, "dy": -9}
+        label(axes, point.intensity, point.flops, point.label, point.color, **side)
+    axes.set_xscale("log")
+    log_y(axes)
+    axes.set_xlim(low, high)
+    roofs = [machine.attainable(low) for machine in machines]
+    axes.set_ylim(min([*roofs, *(point.flops / 1.5 for point in points)]), max(m.flops for m in machines) * 2.2)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.tick_params(which="minor", length=0)
+    axes.set_xlabel("intensity: FLOP per byte of memory traffic")
+    axes.set_ylabel("FLOP/s")
+    _name_roofs(axes, machines, low, high)
+
+
+def _name_roofs(axes: Axes, machines: Sequence[Machine], low: float, high: float) -> None:
+    axes.figure.draw_without_rendering()  # the layout decides the angle at which the slopes are drawn
+    (x0, y0), (x1, y1) = axes.transData.transform([(1, 1e9), (10, 1e10)])
+    angle = np.degrees(np.arctan2(y1 - y0, x1 - x0))
+    alone = len(machines) == 1
+    for i, machine in enumerate(sorted(machines, key=lambda machine: machine.bandwidth)):
+        text = f"{'memory' if alone else machine.name}: {si(machine.bandwidth, 'B/s')}"
+        where = low * (1.3, 6)[i % 2]  # staggered: neighbouring slopes are closer than a line of text is high
+        how = {"rotation": angle, "rotation_mode": "anchor", "va": "bottom", "fontsize": 11 if alone else 10}
+        label(axes, where, machine.attainable(where), text, MEMORY, dx=-1, dy=3, weight="bold", **how | {"ha": "left"})
+        label(axes, machine.ridge, machine.flops, f"{machine.ridge:,.3g}", dx=0, dy=11, ha="center")
+    highest = max(machines, key=lambda machine: machine.flops)
+    text = f"compute: {si(highest.flops, 'FLOP/s')}" if alone else "bound by compute"
+    label(axes, high, highest.flops, text, COMPUTE, dx=-4, dy=24, weight="bold")

@@ -1,0 +1,80 @@
+"""Interactive controls of the notebooks: a few ipywidgets over a function that draws a figure.
+
+The picture is an Image widget that gets new PNG bytes when a control moves, which every front end shows. The same
+picture, as it stands, is the fallback for readers of the page who have no kernel.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ipywidgets
+from matplotlib.figure import Figure
+
+from course_lib import facts
+from course_lib.errors import CourseError
+from course_lib.plots.prefill_decode import FORMATS, roofline_setting
+from course_lib.plots.style import png
+
+NAMES = {"description_width": "110px"}  # room for the name of a control
+
+
+class Explorer(ipywidgets.VBox):
+    """Controls above a picture that `draw(**values)` makes of their values, redrawn when one of them changes."""
+
+    def __init__(self, draw: Callable[..., Figure], controls: Mapping[str, ipywidgets.ValueWidget]):
+        self.draw, self.controls = draw, dict(controls)
+        self.picture = ipywidgets.Image(format="png", layout=ipywidgets.Layout(max_width="100%"))
+        self.message = ipywidgets.HTML()
+        for control in self.controls.values():
+            control.observe(self._redraw, names="value")
+        box = ipywidgets.Layout(display="flex", flex_flow="row wrap")
+        super().__init__([ipywidgets.Box(list(self.controls.values()), layout=box), self.message, self.picture])
+        self._redraw()
+
+    def _redraw(self, _change: Any = None) -> None:
+        try:
+            self.picture.value = png(self.draw(**{name: control.value for name, control in self.controls.items()}))
+            self.message.value = ""
+        except CourseError as error:  # a setting that has no answer: say why and keep the last picture
+            self.message.value = str(error)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        return bundle | {"image/png": base64.b64encode(self.picture.value).decode()}
+
+
+def choice(name: str, options: Any, value: Any) -> ipywidgets.Dropdown:
+    """A drop-down list."""
+    return ipywidgets.Dropdown(
+        options=options, value=value, description=name, style=NAMES, layout=ipywidgets.Layout(width="260px")
+    )
+
+
+def powers(name: str, low: int, high: int, value: int) -> ipywidgets.SelectionSlider:
+    """A slider over the powers of two from low to high, which must be powers of two themselves."""
+    options = [(f"{2**e:,}", 2**e) for e in range(low.bit_length() - 1, high.bit_length())]
+    size = ipywidgets.Layout(width="360px")
+    return ipywidgets.SelectionSlider(options=options, value=value, description=name, style=NAMES, layout=size)
+
+
+def roofline_explorer(model: str = "Llama-3.1-8B", device: str = "H100") -> Explorer:
+    """Where prefill and decode of a model lie under the roof of a device, for a batch, a context and two formats.
+
+    Weights of 8 or 4 bits are taken to be expanded to 16 bits for the arithmetic, so the compute roof stays.
+    """
+    dense = [name for name, shape in facts.models().items() if shape.architecture]
+    known = [name for name, entry in facts.devices().items() if entry.flops]
+    return Explorer(
+        roofline_setting,
+        {
+            "model": choice("model", dense, model),
+            "device": choice("device", known, device),
+            "weights": choice("weights", list(FORMATS), "16 bit"),
+            "kv": choice("KV cache", list(FORMATS), "16 bit"),
+            "batch": powers("batch", 1, 1024, 1),
+            "context": powers("context", 128, 131072, 4096),
+        },
+    )
