@@ -15,8 +15,12 @@ from matplotlib.figure import Figure
 
 from course_lib import facts
 from course_lib.errors import CourseError
+from course_lib.llm import LLM
+from course_lib.plots.kv_memory import KV_FORMATS, budget_setting
 from course_lib.plots.prefill_decode import FORMATS, roofline_setting
+from course_lib.plots.start import next_token
 from course_lib.plots.style import png
+from course_lib.sampling import SamplingParams, probabilities
 
 NAMES = {"description_width": "110px"}  # room for the name of a control
 
@@ -78,3 +82,48 @@ def roofline_explorer(model: str = "Llama-3.1-8B", device: str = "H100") -> Expl
             "context": powers("context", 128, 131072, 4096),
         },
     )
+
+
+def kv_calculator(model: str = "Llama-3.1-8B", device: str = "H100") -> Explorer:
+    """How many sequences fit beside the weights of a model, and what the cache of a given number takes."""
+    known = [name for name, entry in facts.devices().items() if entry.memory]
+    return Explorer(
+        budget_setting,
+        {
+            "model": choice("model", list(facts.models()), model),
+            "weights": choice("weights", list(FORMATS), "16 bit"),
+            "device": choice("device", known, device),
+            "devices": choice("devices", [1, 2, 4, 8], 1),
+            "kv": choice("KV cache", list(KV_FORMATS), "16 bit"),
+            "context": powers("context n", 512, 131072, 8192),
+            "sequences": powers("sequences B", 1, 1024, 64),
+        },
+    )
+
+
+def next_token_explorer(llm: LLM, prompt: str, shown: int = 12) -> Explorer:
+    """The next token's probabilities after a prompt, as temperature and top-p shape them."""
+    logits = llm.model(llm.tokenizer.encode(prompt))[-1]
+    plain = logits.softmax(dim=-1)
+    top = plain.topk(shown).indices
+    names = [llm.tokenizer.decode([int(token)]) for token in top]
+
+    def draw(temperature: float, top_p: float) -> Figure:
+        drawn = probabilities(logits, SamplingParams(temperature=temperature, top_p=top_p))
+        left = int((drawn > 0).sum())
+        title = f"{prompt} ...   {left:,} of {len(drawn):,} tokens can be drawn"
+        return next_token(names, plain[top].tolist(), drawn[top].tolist(), title)
+
+    return Explorer(
+        draw,
+        {
+            "temperature": decimal("temperature", 0.0, 2.0, 1.0),
+            "top_p": decimal("top-p", 0.05, 1.0, 0.9),
+        },
+    )
+
+
+def decimal(name: str, low: float, high: float, value: float) -> ipywidgets.FloatSlider:
+    """A slider over decimal numbers in steps of 0.05."""
+    size = ipywidgets.Layout(width="360px")
+    return ipywidgets.FloatSlider(value=value, min=low, max=high, step=0.05, description=name, style=NAMES, layout=size)
