@@ -69,7 +69,7 @@ def _compare_number(got: Any, want: float, name: str) -> Difference | None:
     got = min(max(got, -MAX_NUMBER), MAX_NUMBER)  # a longer integer fits no float
     if got == want or abs(got - want) <= NUMBER_TOLERANCE * abs(want):
         return None
-    ratio = f" ({got / want:.4g} times as much)" if want else ""
+    ratio = f" ({got / want:.4g} times as much)" if abs(want) >= 100 else ""
     return Difference("value", f"{name}: got {_number(got)}, want {_number(want)}{ratio}")
 
 

@@ -184,7 +184,7 @@ DECODE_LOOP = Problem(
         Mistake(
             "prompt-in-result",
             "Return the new tokens only, without the prompt.",
-            lambda *a: (a[1] + _loop(*a)[0], _loop(*a)[1]),
+            lambda *a: _with_prompt(a[1], *_loop(*a)),
         ),
         Mistake(
             "first-row",
@@ -213,3 +213,7 @@ DECODE_LOOP = Problem(
 def _without_eos(result: Result) -> Result:
     tokens, reason = result
     return (tokens[:-1], reason) if reason == "stop" else result
+
+
+def _with_prompt(prompt: list[int], tokens: list[int], reason: str) -> Result:
+    return prompt + tokens, reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 import os
 import signal
 import threading
@@ -42,7 +43,7 @@ class Child:
         self._process: Process = starter.start()
         self._channel = Channel(self._process.sock, limits.message_bytes)
         self._why: str | None = None  # why the grader ended the child, or why it ended by itself
-        self._base_memory = 0
+        self._base_memory = math.inf  # nothing is counted before the child is ready
         self.alive = True
         with self._watched(START_SECONDS):
             self._channel.send({"limits": limits.as_dict()})

@@ -22,7 +22,7 @@ from nbgrader.preprocessors import (
     LockCells,
 )
 
-# What `nbgrader generate_assignment` runs, in its order, without those for its database, a header file and test templates.
+# The steps of `nbgrader generate_assignment`, without those for its database, a header file and test templates.
 STEPS = (
     LockCells,
     ClearSolutions,

@@ -16,6 +16,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 import course_lib
 from course_lib.grading.channel import Channel, ChannelClosed
 from course_lib.grading.codec import CodecError, Remote
@@ -73,8 +75,8 @@ def _call(request: dict[str, Any], main: types.ModuleType, channel: Channel) -> 
         value = function(*args)
     except BaseException as error:
         return {"kind": "error", **_describe(error)}
-    # The arguments go back as well: a function that must write in place is judged by what it wrote.
-    return {"kind": "result", "value": value, "args": [None if callable(arg) else arg for arg in args]}
+    # Tensors go back as well: a function that must write in place is judged by what it wrote.
+    return {"kind": "result", "value": value, "args": [arg if type(arg) is torch.Tensor else None for arg in args]}
 
 
 def _stand_in(remote: Remote, channel: Channel) -> Callable[..., Any]:
@@ -116,7 +118,6 @@ def _replace_checks() -> None:
 def preload() -> None:
     """Import what notebooks use while files may still be written (matplotlib keeps a font cache)."""
     import matplotlib.pyplot  # noqa: F401
-    import torch
 
     torch.set_num_threads(1)
 
