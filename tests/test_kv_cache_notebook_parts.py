@@ -10,6 +10,8 @@ from course_lib.errors import CourseError
 from course_lib.model import Decoder
 from course_lib.perf.memory import plan_memory
 from course_lib.perf.tally import tally
+from course_lib.plots.kv_memory import KV_FORMATS, budget_setting, memory_map
+from course_lib.widgets import kv_calculator
 from tests.conftest import small_config
 
 
@@ -71,3 +73,54 @@ def test_kv_heads_are_copied_where_devices_cannot_share_them(name, devices, copi
 def test_a_device_without_known_memory_is_refused():
     with pytest.raises(CourseError, match="Apple M1"):
         plan_memory(facts.model("Llama-2-7B"), facts.device("Apple M1"), 1024)
+
+
+def test_kv_formats_count_their_scales():
+    """llama.cpp's blocks of 32: q8_0 has 34 bytes, q4_0 has 18 (ggml-common.h)."""
+    shape = facts.model("Llama-3.1-8B")
+    sizes = {name: shape.kv_bytes_per_token(size) for name, size in KV_FORMATS.items()}
+    assert list(sizes.values()) == [131_072, 65_536, 69_632, 36_864]
+
+
+def texts(figure) -> str:
+    written = [[axes.get_title("left"), *(text.get_text() for text in axes.texts)] for axes in figure.axes]
+    return "\n".join(sum(written, []))
+
+
+@pytest.mark.parametrize(
+    "setting, title",
+    [
+        (("Llama-3.1-8B", "16 bit", "H100", 1, "16 bit", 8192, 52), "52 × 8,192 tokens: fit"),
+        (("Llama-3.1-8B", "16 bit", "H100", 1, "16 bit", 8192, 53), "53 × 8,192 tokens: 52 fit"),
+        (("Llama-3.1-70B", "16 bit", "H100", 1, "16 bit", 8192, 1), "1 × 8,192 tokens: 0 fit"),
+        (("DeepSeek-V3", "8 bit", "H200", 8, "16 bit", 8192, 16), "16 × 8,192 tokens: fit"),
+    ],
+)
+def test_budget_picture_says_what_fits(setting, title):
+    figure = budget_setting(*setting)
+    assert title in texts(figure)
+    assert f"KV of {setting[-1]:,}" in texts(figure)
+
+
+def test_memory_map_names_its_three_colours_and_the_done_rows():
+    figure = memory_map(held=[30, 0], final=[60, 20], capacity=100, step=5)
+    for name in ("held", "will be used", "never used", "request done"):
+        assert name in texts(figure)
+
+
+def test_the_calculator_draws_again_when_a_control_moves():
+    calculator = kv_calculator()
+    first = calculator.picture.value
+    for control, value in (("devices", 2), ("kv", "fp8"), ("context", 4096), ("model", "DeepSeek-V3")):
+        calculator.controls[control].value = value
+        assert calculator.picture.value != first
+        first = calculator.picture.value
+
+
+def test_the_calculator_offers_only_what_can_be_drawn():
+    controls = kv_calculator().controls
+    for model in controls["model"].options:
+        for device in controls["device"].options:
+            plan = plan_memory(facts.model(model), facts.device(device), context=8192)
+            assert plan.kv_per_sequence > 0
+            assert plan.memory > 0
