@@ -90,8 +90,9 @@ class ChatBox(ipywidgets.VBox):
         except CourseError as error:
             note = str(error)
         finally:
-            if not answer["content"]:  # nothing came: leave the message out, so that the next turn is well formed
+            if not answer["content"]:  # nothing came: give the message back, so that the next turn is well formed
                 self.messages = [message for message in self.messages if message is not answer]
+                self.text.value = self.messages.pop()["content"]
             self.send.disabled, self.stop.disabled, self.clear.disabled = False, True, False
             self._show(note)
 
