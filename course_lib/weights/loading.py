@@ -67,9 +67,7 @@ def load_model(
     Raises ModelError naming the file and the tensor: file damaged, architecture unknown, tensor missing or misshapen.
     """
     path = locate(name or default_model())
-    device = torch.device(device or os.environ.get("COURSE_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ModelError("the device 'cuda' was asked for, but torch sees no NVIDIA GPU; use device='cpu'")
+    device = _device(device or os.environ.get("COURSE_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = dtype or (torch.float32 if device.type == "cpu" else torch.bfloat16)
     source = _source(path)
     with torch.device("meta"):  # shapes only: the weights come from the file
@@ -90,6 +88,14 @@ def load_tokenizer(name: str | None = None) -> Tokenizer:
     """The tokenizer that belongs to a model name (see `locate`)."""
     path = locate(name or default_model())
     return gguf_tokenizer(path) if path.suffix == ".gguf" else Tokenizer.from_folder(path)
+
+
+def _device(name: torch.device | str) -> torch.device:
+    if str(name).split(":")[0] not in ("cpu", "cuda"):
+        raise ModelError(f"the device '{name}' is not supported; use 'cpu' or, with an NVIDIA GPU, 'cuda'")
+    if str(name) != "cpu" and not torch.cuda.is_available():
+        raise ModelError("the device 'cuda' was asked for, but torch sees no NVIDIA GPU; use device='cpu'")
+    return torch.device(name)
 
 
 def _source(path: Path) -> SafetensorsFolder | GGUFFile:

@@ -144,6 +144,11 @@ def test_cuda_without_a_gpu():
         load_model("tiny-draft", device="cuda")
 
 
+def test_other_devices_are_refused():
+    with pytest.raises(ModelError, match="the device 'mps' is not supported; use 'cpu' or"):
+        load_model("tiny-draft", device="mps")
+
+
 def test_head_dim_is_read_not_derived():
     """12: Qwen3-32B has 64 heads of 128 on a hidden size of 5,120, not 80."""
     hf = dict(
