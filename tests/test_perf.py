@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib import facts
 from course_lib.config import ModelConfig
 from course_lib.errors import CourseError
-from course_lib.perf import counts, probe, roofline, timing
+from course_lib.model import Decoder
+from course_lib.perf import counts, passes, probe, roofline, timing
 
 TOY = dict(layers=3, hidden=48, heads=6, kv_heads=2, head_dim=16, ffn=80, vocab=100, context=64)
 LLAMA = facts.model("Llama-3.1-8B").config
@@ -60,6 +61,28 @@ def test_flops_equal_those_torch_counts(new, cached, windows):
     with FlopCounterMode(display=False) as counter:
         run_toy_pass(config, new, cached)
     assert counts.pass_cost(config, new, cached).flops == counter.get_total_flops()
+
+
+@pytest.mark.parametrize(("batch", "context"), [(1, 40), (5, 17)])
+def test_the_engine_runs_the_matrix_products_that_are_counted(batch, context):
+    model = Decoder.random(toy(qkv_bias=True))
+    for run, cost in (
+        (passes.prefill_pass(model, context), counts.prefill_cost(model.config, context)),
+        (passes.decode_pass(model, batch, context), counts.decode_cost(model.config, batch, context)),
+    ):
+        with FlopCounterMode(display=False) as counter:
+            run()
+        # Attention runs inside a fused kernel, which the counter does not see on every device.
+        products = sum(n for op, n in counter.get_flop_counts()["Global"].items() if str(op).endswith("mm"))
+        assert products == cost.linear_flops + cost.head_flops
+
+
+def test_a_timed_pass_can_be_repeated():
+    model = Decoder.random(toy())
+    for run, rows in ((passes.prefill_pass(model, 9), 1), (passes.decode_pass(model, 3, 64), 3)):
+        first, second = run(), run()
+        assert first.shape == (rows, model.config.vocab)
+        assert torch.equal(first, second), "the cache is as it was before the pass"
 
 
 def test_chunks_cost_the_flops_of_one_prefill_but_read_weights_and_cache_again():

@@ -114,7 +114,7 @@ def decode_share(shares: Mapping[str, tuple[Sequence[int], Sequence[float]]], ti
     for (name, (tokens, share)), style in zip(shares.items(), ("-", "--", ":"), strict=False):
         axes.plot(tokens, np.array(share) * 100, color=DECODE, ls=style)
         middle = int(np.argmin(np.abs(np.array(share) - 0.5)))
-        label(axes, tokens[middle], share[middle] * 100, name, INK, dx=10, dy=-6)
+        label(axes, tokens[middle], share[middle] * 100, name, INK, dx=12, dy=-20)
     axes.axhline(50, color=MUTED, lw=1)
     axes.set_xscale("log")
     axes.set_ylim(0, 103)

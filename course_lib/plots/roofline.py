@@ -32,13 +32,18 @@ class Point:
 
 
 @styled
-def roofline(machines: Sequence[Machine], points: Sequence[Point] = (), title: str = "") -> Figure:
+def roofline(
+    machines: Sequence[Machine],
+    points: Sequence[Point] = (),
+    title: str = "",
+    span: tuple[float, float] | None = None,
+) -> Figure:
     """One roof per machine: orange where memory sets the limit, blue where arithmetic does; ridge points as diamonds.
 
-    Filled points are measured, hollow ones computed.
+    Filled points are measured, hollow ones computed. span: of the intensity axis, if it shall not follow the points.
     """
     figure, [axes] = new_figure(9.5, 5.2)
-    draw_roofline(axes, machines, points)
+    draw_roofline(axes, machines, points, span)
     axes.set_title(title)
     return figure
 
@@ -49,7 +54,7 @@ def draw_roofline(
     points: Sequence[Point] = (),
     span: tuple[float, float] | None = None,
 ) -> None:
-    """Draw roofs and points on given axes; call it from a styled function. span: of the intensity axis, if fixed."""
+    """Draw roofs and points on given axes; call it from a styled function."""
     at = [point.intensity for point in points] or [min(machine.ridge for machine in machines) / 30]
     low, high = span or (min(at) / 8, max([*at, *(machine.ridge for machine in machines)]) * 4)
     x = np.geomspace(low, high, 400)
@@ -69,25 +74,44 @@ def draw_roofline(
     log_y(axes)
     axes.set_xlim(low, high)
     roofs = [machine.attainable(low) for machine in machines]
-    axes.set_ylim(min([*roofs, *(point.flops / 1.5 for point in points)]), max(m.flops for m in machines) * 2.2)
+    heights = [point.flops for point in points]
+    axes.set_ylim(
+        min([*roofs, *(flops / 1.5 for flops in heights)]), 2.2 * max([*heights, *(m.flops for m in machines)])
+    )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.tick_params(which="minor", length=0)
     axes.set_xlabel("intensity: FLOP per byte of memory traffic")
     axes.set_ylabel("FLOP/s")
-    _name_roofs(axes, machines, low, high)
+    _name_roofs(axes, machines, at, low)
+    highest = max(machines, key=lambda machine: machine.flops)
+    text = f"compute: {si(highest.flops, 'FLOP/s')}" if len(machines) == 1 else "bound by compute"
+    label(axes, high, highest.flops, text, COMPUTE, dx=-4, dy=24, weight="bold")
 
 
-def _name_roofs(axes: Axes, machines: Sequence[Machine], low: float, high: float) -> None:
+def _name_roofs(axes: Axes, machines: Sequence[Machine], at: Sequence[float], low: float) -> None:
+    """Bandwidth along each slope, ridge over each diamond, moved where two of them would touch."""
     axes.figure.draw_without_rendering()  # the layout decides the angle at which the slopes are drawn
     (x0, y0), (x1, y1) = axes.transData.transform([(1, 1e9), (10, 1e10)])
     angle = np.degrees(np.arctan2(y1 - y0, x1 - x0))
-    alone = len(machines) == 1
-    for i, machine in enumerate(sorted(machines, key=lambda machine: machine.bandwidth)):
+    alone, moved, previous = len(machines) == 1, False, 0.0
+    for machine in sorted(machines, key=lambda machine: machine.bandwidth):
+        # A slope closer than a line of text is high to the one below it carries its name further to the right.
+        moved = machine.bandwidth < 1.8 * previous and not moved
+        previous = machine.bandwidth
+        where = _free_stretch(machine, at, low) * (7 if moved else 1)
         text = f"{'memory' if alone else machine.name}: {si(machine.bandwidth, 'B/s')}"
-        where = low * (1.3, 6)[i % 2]  # staggered: neighbouring slopes are closer than a line of text is high
-        how = {"rotation": angle, "rotation_mode": "anchor", "va": "bottom", "fontsize": 11 if alone else 10}
-        label(axes, where, machine.attainable(where), text, MEMORY, dx=-1, dy=3, weight="bold", **how | {"ha": "left"})
-        label(axes, machine.ridge, machine.flops, f"{machine.ridge:,.3g}", dx=0, dy=11, ha="center")
-    highest = max(machines, key=lambda machine: machine.flops)
-    text = f"compute: {si(highest.flops, 'FLOP/s')}" if alone else "bound by compute"
-    label(axes, high, highest.flops, text, COMPUTE, dx=-4, dy=24, weight="bold")
+        how = {"rotation": angle, "rotation_mode": "anchor", "va": "bottom", "ha": "left", "fontsize": 11 - (not alone)}
+        label(axes, where, machine.attainable(where), text, MEMORY, dx=-1, dy=3, weight="bold", **how)
+        beside = [
+            other.ridge for other in machines if other is not machine and 0.8 < other.flops / machine.flops < 1.25
+        ]
+        side = "center" if not beside else "right" if machine.ridge < min(beside) else "left"
+        label(axes, machine.ridge, machine.flops, f"{machine.ridge:,.3g}", dx=0, dy=11, ha=side)
+
+
+def _free_stretch(machine: Machine, at: Sequence[float], low: float) -> float:
+    """Where on the slope to start its name: left of the first point or right of the last, whichever has more room."""
+    below = [intensity for intensity in at if intensity < machine.ridge]
+    if not below or min(below) / low >= machine.ridge / max(below):
+        return low * 1.3
+    return max(below) * 1.5

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from PIL import Image
 
 PREFILL = "#0072B2"
 DECODE = "#D55E00"
@@ -69,10 +70,11 @@ def new_figure(width: float = 8.5, height: float = 4.5, columns: int = 1) -> tup
 
 @styled
 def png(figure: Figure) -> bytes:
-    """The figure as PNG bytes, without the time and the library's version: equal figures give equal bytes."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
-    return buffer.getvalue()
+    """The figure as PNG bytes with a palette: a third of the size, and equal figures give equal bytes."""
+    buffer, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI)
+    Image.open(buffer).convert("RGB").quantize(128).save(small, format="png", optimize=True)
+    return small.getvalue()
 
 
 def label(axes: Axes, x: float, y: float, text: str, color: str = INK, dx: float = 6, dy: float = 0, **how) -> None:
