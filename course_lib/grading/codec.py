@@ -78,12 +78,12 @@ def _encode(value: Any, buffers: list[bytes], depth: int) -> Any:
             return {kind.__name__: [_encode(item, buffers, depth + 1) for item in value]}
         if kind is dict and all(type(key) is str for key in value):
             return {"dict": [[key, _encode(item, buffers, depth + 1)] for key, item in value.items()]}
-    if kind is torch.Tensor or kind is torch.nn.Parameter:
+    if kind in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided:
         tensor = value.detach()
         name = str(tensor.dtype).removeprefix("torch.")
         if tensor.nbytes > MAX_BYTES:  # an expanded view can claim any size without owning it
             return {"foreign": f"tensor of {tensor.nbytes:,} bytes"}
-        if name in DTYPES and tensor.layout == torch.strided:
+        if name in DTYPES:
             raw = tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
             return {"tensor": [name, list(tensor.shape), _store(raw, buffers)]}
     if kind is np.ndarray and value.dtype.name in DTYPES:

@@ -105,9 +105,19 @@ class Spawner:
 
 
 class Zygote:
-    """One interpreter with torch imported, from which children fork in milliseconds."""
+    """One interpreter with torch imported, from which children fork in milliseconds. It starts with the first child."""
 
     def __enter__(self) -> Zygote:
+        self._process: subprocess.Popen | None = None
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._process:
+            self._control.close()  # the zygote ends when its control socket does
+            self._process.wait()
+            self._folder.cleanup()
+
+    def _launch(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="course-grade-", ignore_cleanup_errors=True)
         self._control, theirs = socket.socketpair()
         self._process = _python(
@@ -115,14 +125,10 @@ class Zygote:
             stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
         )  # fmt: skip
         theirs.close()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._control.close()  # the zygote ends when its control socket does
-        self._process.wait()
-        self._folder.cleanup()
 
     def start(self) -> Process:
+        if self._process is None:
+            self._launch()
         ours, theirs = socket.socketpair()
         output = tempfile.TemporaryFile()
         with theirs:

@@ -1,0 +1,126 @@
+"""What a learner sees of a check: the order of questions, one difference, the likely cause."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from course_lib.checks import CheckFailed, check
+from course_lib.checks.compare import compare
+from course_lib.checks.ex01_counts import linear_flops
+from course_lib.checks.ex02_mask import causal_mask, positions
+from course_lib.errors import CourseError
+from course_lib.grading.codec import Foreign
+
+
+def message(name: str, function) -> str:
+    with pytest.raises(CheckFailed) as raised:
+        check(name, function)
+    return str(raised.value)
+
+
+def test_pass_says_public_and_no_more(capsys):
+    check("02.positions", positions)
+    said = capsys.readouterr().out
+    assert said.startswith("02.positions: public checks passed (6 cases).")
+    assert "all" not in said and "course grade" in said
+
+
+@pytest.mark.parametrize(
+    "function,stage",
+    [
+        (lambda cached, new: [True], "type:"),
+        (lambda cached, new: torch.ones(2), "shape:"),
+        (lambda cached, new: causal_mask(cached, new).int(), "dtype:"),
+        (lambda cached, new: ~causal_mask(cached, new), "worked example:"),
+        (lambda cached, new: causal_mask(cached, new) if cached else ~causal_mask(0, new), "edge case:"),
+        (lambda cached, new: causal_mask(cached, new) if new != 5 else ~causal_mask(cached, 5), "property:"),
+        (lambda cached, new: causal_mask(cached, new) if new < 9 else ~causal_mask(cached, new), "reference:"),
+    ],
+)
+def test_questions_come_in_order(function, stage):
+    assert message("02.causal_mask", function).splitlines()[1].strip().startswith(stage)
+
+
+def test_failure_is_short_and_shows_the_first_difference():
+    def wrong(cached, new):
+        mask = causal_mask(cached, new)
+        mask[-1, -1] = False
+        return mask
+
+    text = message("02.causal_mask", wrong)
+    assert "causal_mask(cached=2, new=2)" in text
+    assert "the result at index [1, 3]: got False, want True; 1 of 8 elements differ" in text
+    assert "tensor(" not in text and len(text.splitlines()) <= 4
+
+
+def test_error_in_the_function_is_named_without_a_traceback():
+    text = message("02.positions", lambda cached, new: [][1])
+    assert "raised IndexError: list index out of range" in text and "Traceback" not in text
+
+
+def test_a_call_in_place_of_the_function_is_explained():
+    assert "pass the function itself" in message("02.positions", positions(1, 2))
+
+
+def test_check_does_not_let_one_case_spoil_another():
+    def greedy(buffer, new, length):
+        end = length + new.shape[1]
+        if end > buffer.shape[1]:
+            raise ValueError
+        buffer[:, length:end] = new
+        new.fill_(0)  # vandalism on the argument must not reach the next case
+        return end
+
+    check("02.append", greedy)
+
+
+def test_equal_numbers_of_other_types_pass():
+    check("01.linear_flops", lambda *args: float(linear_flops(*args)))
+    check("01.linear_flops", lambda *args: np.float64(linear_flops(*args)))
+
+
+@pytest.mark.parametrize("name", ["99.append", "02.nothing", "append"])
+def test_unknown_names_are_answered(name):
+    with pytest.raises(CourseError, match="there is no exercise|has no function"):
+        check(name, print)
+
+
+@pytest.mark.parametrize(
+    "got,want,stage",
+    [
+        (1, 1, None),
+        (1.0, 1, None),
+        (np.int64(3), 3, None),
+        (True, 1, "type"),
+        (torch.tensor(1), 1, "type"),
+        (None, 1, "type"),
+        (float("nan"), 1, "value"),
+        (float("inf"), 1, "value"),
+        (10**400, 1, "value"),
+        (1 + 1e-12, 1, None),
+        (1 + 1e-6, 1, "value"),
+        ([1, 2], [1, 2], None),
+        ((1, 2), [1, 2], "type"),
+        ([1], [1, 2], "shape"),
+        ([1, 2, 3], [1, 2], "shape"),
+        ("a", "b", "value"),
+        (Foreign("Yes"), 1, "type"),
+        (torch.ones(2), torch.ones(3), "shape"),
+        (torch.ones(2), torch.ones(2).double(), "dtype"),
+        (torch.tensor([1.0, float("nan")]), torch.ones(2), "value"),
+        (torch.ones(0), torch.ones(0), None),
+        (np.ones(2), torch.ones(2), "type"),
+        (torch.ones(2) + 1e-7, torch.ones(2), None),
+        (torch.ones(2) + 1e-3, torch.ones(2), "value"),
+        (torch.ones(2, requires_grad=True), torch.ones(2), None),
+    ],
+)
+def test_compare(got, want, stage):
+    difference = compare(got, want)
+    assert (difference and difference.stage) == stage
+
+
+def test_long_text_is_cut():
+    assert len(compare("x" * 10**6, "y").text) < 200
