@@ -3,7 +3,7 @@
     python3 course.py lab      install what JupyterLab needs, fetch the chat model, open notebooks/
     python3 course.py test     install what the tests need, run them, return their exit status
     python3 course.py doctor   report what this machine has; installs nothing
-    python3 course.py ...      anything else goes to the `course` command, for example `course.py chat`
+    python3 course.py COMMAND  chat, generate, grade, bench, fetch: the `course` command; each has a --help
 
 The packages go into .venv beside this file. A stamp in .venv makes every later start immediate and offline; it is
 written last, so an interrupted set-up continues on the next run.
@@ -41,7 +41,7 @@ JUPYTER_ENVIRONMENT = {"JUPYTER_PREFER_ENV_PATH": "1"}
 
 def main(arguments):
     command, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
-    if command in ("help", "-h"):
+    if command in ("help", "-h", "--help"):
         print(__doc__)
     elif command == "doctor":
         # Needs nothing but the standard library, so it also works before and during set-up.

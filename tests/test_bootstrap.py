@@ -290,6 +290,13 @@ def test_half_made_environment_is_made_again(room, bootstrap):
     assert version.stdout.startswith("pip ")
 
 
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_installs_nothing(room, arguments):
+    done = room.run(*arguments)
+    assert done.returncode == 0 and "python3 course.py lab" in done.stdout
+    assert room.log.read_text() == ""
+
+
 # --- hand-over --------------------------------------------------------------------------------------------------
 
 

@@ -37,15 +37,13 @@ KERNEL_IS_IDLE = """() => {
     const panel = window.jupyterapp?.shell.currentWidget;
     return panel?.context?.isReady && panel.sessionContext?.session?.kernel?.status === 'idle';
 }"""
-HAS_RUN = """() => {
-    const cells = window.jupyterapp.shell.currentWidget.context.model.toJSON().cells.filter(
-        cell => cell.cell_type === 'code');
-    return cells.every(cell => cell.execution_count) ||
-        cells.some(cell => cell.outputs.some(output => output.output_type === 'error'));
-}"""
-ERRORS = """() => window.jupyterapp.shell.currentWidget.context.model.toJSON().cells.flatMap(
-    cell => (cell.outputs ?? []).filter(output => output.output_type === 'error').map(
-        output => `${output.ename}: ${output.evalue}`))"""
+# Code cells that are not meant to fail: a cell tagged raises-exception shows a mistake and its message.
+CELLS = """const cells = window.jupyterapp.shell.currentWidget.context.model.toJSON().cells.filter(
+    cell => cell.cell_type === 'code' && !cell.metadata.tags?.includes('raises-exception'));
+const errors = cells.flatMap(cell => cell.outputs.filter(output => output.output_type === 'error')).map(
+    output => `${output.ename}: ${output.evalue}`);"""
+HAS_RUN = f"() => {{ {CELLS} return errors.length > 0 || cells.every(cell => cell.execution_count); }}"
+ERRORS = f"() => {{ {CELLS} return errors; }}"
 
 
 @pytest.fixture(scope="module")
