@@ -175,10 +175,12 @@ class LLM:
             i for i, seq in enumerate(sequences) if cached[i] + len(tokens[i]) == len(seq.prompt_ids) + len(seq.output)
         ]
         logits = self.model.run(batch, cache, logits_for=[batch.last[i] for i in ready])
-        now = time.perf_counter()
-        for i, row in zip(ready, logits, strict=True):
-            sequences[i].append(sequences[i].sampler.draw(row, sequences[i].seen), now)
-        return [sequences[i] for i in ready]
+        got = [sequences[i] for i in ready]
+        drawn = [seq.sampler.draw(row, seq.seen) for seq, row in zip(got, logits, strict=True)]
+        now = time.perf_counter()  # after the draw: reading a token's id waits for a GPU to have computed it
+        for seq, token in zip(got, drawn, strict=True):
+            seq.append(token, now)
+        return got
 
 
 def _as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:

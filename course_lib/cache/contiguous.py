@@ -14,7 +14,8 @@ class ContiguousCache:
     """Pre-allocated keys and values, each [L, rows * capacity, K, d]; row r owns slots r*capacity .. (r+1)*capacity-1.
 
     The layout puts a token's KV heads side by side (vLLM's NHD), so writing a token is one contiguous copy and a flat
-    slot number addresses it, here as in a paged cache. Implements `KVCache`.
+    slot number addresses it, here as in a paged cache. Implements `KVCache`. Raises RequestError where the memory
+    cannot be reserved.
     """
 
     def __init__(
@@ -28,9 +29,16 @@ class ContiguousCache:
         self.rows, self.capacity = rows, capacity
         self.lengths = [0] * rows
         shape = (config.layers, rows * capacity, config.kv_heads, config.head_dim)
-        # Zeros, not empty: a padded read multiplies stale values by probability 0, and 0 * NaN is NaN.
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        try:
+            # Zeros, not empty: a padded read multiplies stale values by probability 0, and 0 * NaN is NaN.
+            self.keys = torch.zeros(shape, dtype=dtype, device=device)
+            self.values = torch.zeros(shape, dtype=dtype, device=device)
+        except RuntimeError:  # torch.OutOfMemoryError on a GPU, a plain RuntimeError on the CPU
+            size = rows * capacity * config.kv_bytes_per_token(dtype.itemsize) / 1e9
+            raise RequestError(
+                f"a KV cache for {rows} x {capacity} tokens needs {size:,.1f} GB, more than {device} can reserve; "
+                "ask for fewer sequences or fewer tokens"
+            ) from None
 
     def slots(self, batch: Batch) -> Tensor:
         for row, new, cached in zip(batch.rows, batch.query_lens, batch.cached_lens, strict=True):

@@ -158,6 +158,11 @@ def test_overflow_is_refused_before_anything_is_written():
         model.new_cache(capacity=129)
 
 
+def test_a_cache_that_cannot_be_reserved_names_its_size():
+    with pytest.raises(RequestError, match=r"needs 256,000,000.0 GB, more than cpu can reserve; ask for fewer"):
+        ContiguousCache(small_config(), rows=1000, capacity=10**12)
+
+
 def test_bytes_follow_the_formula():
     """11: KV heads, not query heads; the anchors are published models."""
     cache = ContiguousCache(small_config(), rows=3, capacity=10, dtype=torch.float16)
