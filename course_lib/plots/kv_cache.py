@@ -34,7 +34,7 @@ def changed_keys(change: Tensor, position: int) -> Figure:
     figure, [axes] = new_figure(9.5, 3.6)
     layers, n = change.shape
     shades = LinearSegmentedColormap.from_list("keys", ["white", KV_PALE, KV])
-    shown = np.log10(change.clamp(1e-6, 1).cpu().numpy())
+    shown = np.log10(change.float().clamp(1e-6, 1).cpu().numpy())
     axes.pcolormesh(np.arange(n + 1), np.arange(layers + 1), shown, cmap=shades, vmin=-6, vmax=0, ec="#E3E3E3", lw=0.5)
     axes.axvline(position, color=INK, lw=2)
     label(axes, position / 2, layers / 2, "unchanged:\nstays in the cache", dx=0, ha="center")
