@@ -159,8 +159,8 @@ def test_overflow_is_refused_before_anything_is_written():
 
 
 def test_a_cache_that_cannot_be_reserved_names_its_size():
-    with pytest.raises(RequestError, match=r"needs 256,000,000.0 GB, more than cpu can reserve; ask for fewer"):
-        ContiguousCache(small_config(), rows=1000, capacity=10**12)
+    with pytest.raises(RequestError, match=r"needs 512,000.0 GB, more than cpu can reserve; ask for fewer"):
+        ContiguousCache(small_config(), rows=1000, capacity=10**9)
 
 
 def test_bytes_follow_the_formula():
