@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from course_lib.errors import ModelError
 from course_lib.model import Decoder
@@ -73,7 +74,10 @@ def load_model(
     with torch.device("meta"):  # shapes only: the weights come from the file
         model = Decoder(source.config)
     state = {}
-    for ours, names in source.naming.entries(source.config):
+    entries = list(source.naming.entries(source.config))
+    for ours, names in tqdm(
+        entries, f"loading {path.name}", unit="tensor", delay=2, leave=False
+    ):  # shown if it is slow
         parts = [source.get(theirs, source_shape(ours, theirs, source.config)) for theirs in names]
         state[ours] = stack(parts).to(device=device, dtype=dtype)
     if source.config.tied_embeddings:
