@@ -217,6 +217,7 @@ def test_probe_reports_its_conditions_and_is_measured_once():
     assert probe.probe("cpu") is machine
     assert machine.flops == machine.best("matmul") > 0
     assert machine.bandwidth == max(machine.best("read"), machine.best("gemv"))
+    assert all(reading.ceiling >= reading.rate for reading in machine.readings)
     reads = [reading for reading in machine.readings if reading.operation == "read"]
     assert len(reads) == 2 and reads[0].work < reads[1].work
     assert reads[0].work >= min(4 * probe.last_level_cache("cpu"), probe.LARGEST_TENSOR)

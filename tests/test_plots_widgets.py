@@ -27,6 +27,11 @@ def figures() -> dict[str, Figure]:
     timings = {n: Timing((n * 1e-3, n * 1.1e-3, n * 1.3e-3)) for n in (1, 4, 16)}
     costs = {"prefill, 256 tokens": prefill_cost(LLAMA, 256), "decode, batch 64": decode_cost(LLAMA, 64, 4096)}
     metrics = RequestMetrics(arrival=1.0, token_times=(1.25, 1.30, 1.35))
+    decode = costs["decode, batch 64"]
+    points = [
+        Point.measured("decode", decode.flops, decode.bytes, Timing((0.02, 0.03, 0.04)), style.DECODE),
+        Point.bound("prefill", costs["prefill, 256 tokens"], MACHINES[0], style.PREFILL),
+    ]
     return {
         "pass_times": prefill_decode.pass_times(timings),
         "pass_costs": prefill_decode.pass_costs(costs),
@@ -36,7 +41,7 @@ def figures() -> dict[str, Figure]:
         "intensity_of_decode": prefill_decode.intensity_of_decode(LLAMA, MACHINES[1], [128, 8192], "Llama"),
         "cost_against_parameters": prefill_decode.cost_against_parameters(SHAPES),
         "roofline_setting": prefill_decode.roofline_setting(batch=64),
-        "roofline": roofline(MACHINES, [Point.of("p", costs["decode, batch 64"], 0.02, style.DECODE)], "title"),
+        "roofline": roofline(MACHINES, points, "title"),
     }
 
 
@@ -90,8 +95,10 @@ def test_numbers_with_si_prefix(value, unit, want):
 
 def test_point_carries_the_flops_that_were_reached():
     cost = prefill_cost(LLAMA, 128)
-    point = Point.of("prefill", cost, 2.0, style.PREFILL)
+    point = Point.measured("prefill", cost.flops, cost.bytes, Timing((1.0, 2.0, 4.0)), style.PREFILL)
     assert (point.intensity, point.flops) == (cost.intensity, cost.flops / 2)
+    assert point.spread == (cost.flops / 3.6, cost.flops / 1.2)
+    assert Point.bound("prefill", cost, MACHINES[0], style.PREFILL).flops == MACHINES[0].attainable(cost.intensity)
 
 
 def test_figures_name_the_numbers_they_were_given(drawn):
@@ -100,7 +107,7 @@ def test_figures_name_the_numbers_they_were_given(drawn):
     assert f"{limit:,.0f} cached tokens" in texts(drawn["intensity_of_decode"])
     assert "RTX 4090 (secondary source)" in texts(drawn["roofline"]), "unconfirmed figures are marked"
     setting = texts(drawn["roofline_setting"])
-    assert "memory-bound" in setting and "49.4 GB of 80 GB" in setting
+    assert "memory-bound" in setting and "50.4 GB of 80 GB" in setting
 
 
 def test_a_setting_that_does_not_fit_says_so():

@@ -8,12 +8,13 @@ Choices, and why:
   whose cores are busy, the threads of the sum wait for each other and the order can turn round.
 - Tensors are at least four times the last-level cache, or the cache would answer instead of the memory.
 - FLOP/s is what a square matrix product reaches with the threads and the data type that the caller uses.
-- The ceilings are the best of the medians over the sizes: other load on the machine can only lower a median.
+- A ceiling is the best of the sizes, each at the tenth percentile of its times: other load on the machine can only make
+  a run slower. STREAM (McCalpin 1995), the usual bandwidth benchmark, reports its best run for the same reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ LARGEST_TENSOR = 1024 * MIB
 
 @dataclass(frozen=True)
 class Reading:
-    """One operation at one size. `work` is in bytes or FLOP, `rate` in work per second, from the median time."""
+    """One operation at one size. `work` is in bytes or FLOP, the rates in work per second."""
 
     operation: str  # "read", "copy" (one read and one write), "gemv", "matmul"
     work: float
@@ -39,7 +40,13 @@ class Reading:
 
     @property
     def rate(self) -> float:
+        """What a run usually reaches, from the median time."""
         return self.work / self.timing.median
+
+    @property
+    def ceiling(self) -> float:
+        """What the machine can do, from the tenth percentile of the times."""
+        return self.work / self.timing.p10
 
     def __str__(self) -> str:
         unit, what = ("GFLOP/s", "GFLOP") if self.operation == "matmul" else ("GB/s", "GB")
@@ -57,8 +64,8 @@ class MeasuredMachine(Machine):
     readings: tuple[Reading, ...] = ()
 
     def best(self, operation: str) -> float:
-        """The highest rate of one operation over the sizes, in bytes/s or FLOP/s."""
-        return max(reading.rate for reading in self.readings if reading.operation == operation)
+        """The ceiling of one operation over the sizes, in bytes/s or FLOP/s."""
+        return _best(self.readings, operation)
 
 
 def probe(device: str | None = None, dtype: torch.dtype | None = None) -> MeasuredMachine:
@@ -92,13 +99,17 @@ def _probe(device: str, dtype: torch.dtype, threads: int) -> MeasuredMachine:
     name = f"this CPU, {threads} thread{plural}" if device == "cpu" else torch.cuda.get_device_name()
     return MeasuredMachine(
         name=name,
-        flops=max(reading.rate for reading in readings if reading.operation == "matmul"),
-        bandwidth=max(reading.rate for reading in readings if reading.operation in ("read", "gemv")),
+        flops=_best(readings, "matmul"),
+        bandwidth=max(_best(readings, "read"), _best(readings, "gemv")),
         dtype=str(dtype).removeprefix("torch."),
         device=device,
         threads=threads,
         readings=tuple(readings),
     )
+
+
+def _best(readings: Sequence[Reading], operation: str) -> float:
+    return max(reading.ceiling for reading in readings if reading.operation == operation)
 
 
 def _memory_readings(nbytes: int, device: str) -> list[Reading]:

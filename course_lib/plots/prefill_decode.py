@@ -111,10 +111,11 @@ def request_timeline(metrics: RequestMetrics) -> Figure:
 def decode_share(shares: Mapping[str, tuple[Sequence[int], Sequence[float]]], title: str = "") -> Figure:
     """Share of a request's time that goes to decode, against output tokens: {label: (tokens, share 0..1)}."""
     figure, [axes] = new_figure(9, 4.4)
-    for (name, (tokens, share)), style in zip(shares.items(), ("-", "--", ":"), strict=False):
-        axes.plot(tokens, np.array(share) * 100, color=DECODE, ls=style)
+    for i, (name, (tokens, share)) in enumerate(shares.items()):
+        axes.plot(tokens, np.array(share) * 100, color=DECODE, ls=("-", "--", ":")[i % 3])
+        side = {"dx": 12, "dy": -20} if i else {"dx": -12, "dy": 20}  # the first curve is named on its left
         middle = int(np.argmin(np.abs(np.array(share) - 0.5)))
-        label(axes, tokens[middle], share[middle] * 100, name, INK, dx=12, dy=-20)
+        label(axes, tokens[middle], share[middle] * 100, name, INK, **side)
     axes.axhline(50, color=MUTED, lw=1)
     axes.set_xscale("log")
     axes.set_ylim(0, 103)
@@ -208,12 +209,12 @@ def roofline_setting(
     decode, prefill = decode_cost(config, batch, context, *formats), prefill_cost(config, context, *formats)
     bounds = time_bound(prefill, machine), time_bound(decode, machine)
     points = [
-        Point.of(f"prefill of {context:,}", prefill, bounds[0].seconds, PREFILL, measured=False),
-        Point.of(f"decode, batch {batch:,}", decode, bounds[1].seconds, DECODE, measured=False),
+        Point.bound(f"prefill of {context:,}", prefill, machine, PREFILL),
+        Point.bound(f"decode, batch {batch:,}", decode, machine, DECODE),
     ]
     figure, [axes] = new_figure(9.5, 5.4)
     draw_roofline(axes, [machine], points, span=(0.3, 100_000))  # the same for all settings: points move, axes do not
-    used = decode.weight_bytes + batch * shape.kv_bytes(context, bytes_per_element=formats[1])
+    used = shape.params * formats[0] + batch * shape.kv_bytes(context, bytes_per_element=formats[1])
     fits = "" if used < entry.memory else ": does not fit"
     tpot = bounds[1].seconds
     axes.set_title(

@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from course_lib.perf.counts import PassCost
 from course_lib.perf.roofline import Machine
+from course_lib.perf.timing import Timing
 from course_lib.plots.style import COMPUTE, INK, MEMORY, PREFILL, label, log_y, new_figure, si, styled
 
 
@@ -23,12 +24,17 @@ class Point:
     intensity: float
     flops: float
     color: str
-    measured: bool = True  # False: computed, drawn hollow
+    spread: tuple[float, float] | None = None  # FLOP/s at p90 and p10 of the time; None: computed, drawn hollow
 
     @classmethod
-    def of(cls, text: str, cost: PassCost, seconds: float, color: str, measured: bool = True) -> Point:
-        """The point of a pass of this cost that took `seconds`."""
-        return cls(text, cost.intensity, cost.flops / seconds, color, measured)
+    def measured(cls, text: str, flops: float, nbytes: float, timing: Timing, color: str) -> Point:
+        """Work of `flops` and `nbytes` that took the timing's median, with its spread."""
+        return cls(text, flops / nbytes, flops / timing.median, color, (flops / timing.p90, flops / timing.p10))
+
+    @classmethod
+    def bound(cls, text: str, cost: PassCost, machine: Machine, color: str) -> Point:
+        """The best that a pass of this cost can reach on the machine."""
+        return cls(text, cost.intensity, machine.attainable(cost.intensity), color)
 
 
 @styled
@@ -40,7 +46,8 @@ def roofline(
 ) -> Figure:
     """One roof per machine: orange where memory sets the limit, blue where arithmetic does; ridge points as diamonds.
 
-    Filled points are measured, hollow ones computed. span: of the intensity axis, if it shall not follow the points.
+    Filled points are measured, with p10 to p90 as a line; hollow ones are computed. span: of the intensity axis, where
+    it shall not follow the points.
     """
     figure, [axes] = new_figure(9.5, 5.2)
     draw_roofline(axes, machines, points, span)
@@ -65,7 +72,9 @@ def draw_roofline(
         axes.plot(x[~below], roof[~below], color=COMPUTE, zorder=1.5)
         axes.plot(machine.ridge, machine.flops, marker="D", ms=6, color=INK)
     for point in points:
-        face = point.color if point.measured else "white"
+        face = "white" if point.spread is None else point.color
+        if point.spread:
+            axes.plot([point.intensity] * 2, point.spread, color=point.color, lw=1.2, alpha=0.6)
         axes.plot(point.intensity, point.flops, "o", color=point.color, mfc=face, mew=2, zorder=3)
         # Prefill above and to the left, decode below and to the right: the two meet where intensities are equal.
         side = {"dx": -8, "dy": 9} if point.color == PREFILL else {"dx": 8, "dy": -9}
@@ -74,7 +83,7 @@ def draw_roofline(
     log_y(axes)
     axes.set_xlim(low, high)
     roofs = [machine.attainable(low) for machine in machines]
-    heights = [point.flops for point in points]
+    heights = [flops for point in points for flops in (point.flops, *(point.spread or ()))]
     axes.set_ylim(
         min([*roofs, *(flops / 1.5 for flops in heights)]), 2.2 * max([*heights, *(m.flops for m in machines)])
     )
