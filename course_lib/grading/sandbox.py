@@ -16,6 +16,12 @@ from pathlib import Path
 
 import course_lib
 
+try:
+    import pyseccomp as seccomp  # here and not in each child: finding libseccomp takes a subprocess
+except (ImportError, RuntimeError, OSError):
+    seccomp = None
+
+SPARE_PROCESSES = 32
 NO_NEW_PRIVS, SET_PDEATHSIG, SIGKILL = 38, 1, 9
 CLONE_THREAD = 0x10000
 REFUSED = (
@@ -37,25 +43,25 @@ def isolate() -> dict[str, str]:
     """Restrict this process for good; returns what holds, for the report: network, processes, files."""
     if sys.platform != "linux":
         weak = f"not isolated on {sys.platform}"
-        return {"network": weak, "processes": f"{weak}; strays are killed after each run", "files": weak}
+        return {"network": weak, "processes": f"{weak}; {_limit_processes()}", "files": weak}
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0)
-    files = _landlock(libc)
-    calls = _seccomp()
+    weak = _seccomp()
+    report = {
+        "network": weak or "no sockets (seccomp)",
+        "processes": f"{weak}; {_limit_processes()}" if weak else "no new processes, no signals to others (seccomp)",
+    }
+    files = _landlock(libc)  # last: it hides what _limit_processes reads
     _drop_capabilities(libc)
-    return {
-        "network": calls or "no sockets (seccomp)",
-        "processes": calls or "no new processes, no signals to others (seccomp)",
+    return report | {
         "files": files or "read-only, without the grader's cases and the solutions (Landlock)",
     }
 
 
 def _seccomp() -> str | None:
     """Load the system-call filter; returns why not, when it cannot."""
-    try:
-        import pyseccomp as seccomp
-    except (ImportError, RuntimeError, OSError):
+    if seccomp is None:
         return "not isolated: pyseccomp or libseccomp is missing (install the 'grading' extra)"
     rules = seccomp.SyscallFilter(seccomp.ALLOW)
     refuse = seccomp.ERRNO(errno.EPERM)
@@ -118,6 +124,26 @@ def _readable() -> list[tuple[str, int]]:
         else:
             found.append((str(path), read))
     return found
+
+
+def _limit_processes() -> str:
+    """Where new processes cannot be refused, bound their number; returns what holds, for the report."""
+    if sys.platform == "win32":
+        return "their number is not limited"
+    import resource
+
+    import psutil
+
+    # The limit counts all of the user's processes, on Linux their threads, and root is exempt from it there.
+    user = os.getuid()
+    threads = sum(
+        process.info["num_threads"] or 1
+        for process in psutil.process_iter(["uids", "num_threads"])
+        if process.info["uids"] and process.info["uids"].real == user
+    )
+    limit = threads + SPARE_PROCESSES
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+    return f"at most {SPARE_PROCESSES} more at once (RLIMIT_NPROC), unless the grader runs as root"
 
 
 def _drop_capabilities(libc: ctypes.CDLL) -> None:
