@@ -162,7 +162,7 @@ def logits_errors(errors: Mapping[str, Tensor], first: int, tolerance: float) ->
     label(axes, first, tolerance, f"bound for rounding: {tolerance:.1g}", dx=2, dy=9)
     axes.set_yscale("log")
     axes.set_xlim(first, first + 1.3 * count)
-    axes.set_xticks(range(first, first + count, 4))
+    axes.set_xticks(range(first, first + count, max(1, count // 6)))
     axes.set_xlabel("position of the token")
     axes.set_ylabel("largest error of a logit")
     axes.set_title("A chunk of tokens on a filled cache")
