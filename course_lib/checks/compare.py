@@ -15,10 +15,11 @@ from torch import Tensor
 
 from course_lib.grading.codec import Foreign
 
-# (relative, absolute) by dtype: a few units of the last place, with room for another order of summation.
+# (relative, absolute) by dtype, with room for another order of summation. float32: ten times what five ways of writing
+# attention (einsum, scaled_dot_product_attention, float64, ...) differ by on the inputs of exercise 02.
 TOLERANCE = {
     torch.float64: (1e-9, 1e-12),
-    torch.float32: (1e-5, 1e-6),
+    torch.float32: (1e-4, 1e-5),
     torch.float16: (2e-3, 1e-3),
     torch.bfloat16: (2e-2, 1e-2),
 }

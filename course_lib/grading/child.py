@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from course_lib.checks.core import Outcome
+from course_lib.errors import CourseError
 from course_lib.grading.channel import Channel, ChannelClosed
 from course_lib.grading.codec import CodecError, Remote
 from course_lib.grading.limits import Limits, MiB
@@ -45,10 +46,13 @@ class Child:
         self._why: str | None = None  # why the grader ended the child, or why it ended by itself
         self._base_memory = math.inf  # nothing is counted before the child is ready
         self.alive = True
-        with self._watched(START_SECONDS):
-            self._channel.send({"limits": limits.as_dict()})
-            # Sent before a line of the submission has run, so this much can be believed.
-            self.isolation: dict[str, str] = self._channel.receive()["isolation"]
+        try:
+            with self._watched(START_SECONDS):
+                self._channel.send({"limits": limits.as_dict()})
+                # Sent before a line of the submission has run, so this much can be believed.
+                self.isolation: dict[str, str] = self._channel.receive()["isolation"]
+        except ChannelClosed as error:
+            raise CourseError(f"a process for the submission could not be started: {self._end(error)}") from None
         self._base_memory = self._used_memory()
 
     def run_cells(self, cells: Sequence[tuple[int, str]]) -> list[CellError]:

@@ -26,7 +26,7 @@ def grade_command(paths: list[Path], json: Path | None = None, html: Path | None
     files = [found for path in paths for found in find_notebooks(path)]
     seed, limits = secrets.randbits(53), Limits()  # 53 bits survive any JSON reader
     grades = []
-    with starter() as children, tqdm(files, unit="notebook", leave=False) as bar:
+    with starter() as children, tqdm(files, unit="notebook", leave=False, disable=None) as bar:
         for path, name in bar:
             grades.append(_grade_or_fault(path, name, children, seed, limits))
             bar.write(report.line(grades[-1]))
@@ -45,7 +45,8 @@ def find_notebooks(path: Path) -> Iterator[tuple[Path, str]]:
         return
     if not path.is_dir():
         raise CourseError(f"{path} does not exist; give a notebook or a folder of notebooks")
-    files = sorted(p for p in path.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+    # is_file: a folder or a named pipe may bear the name of a notebook, and reading a pipe would wait for ever.
+    files = sorted(p for p in path.rglob("*.ipynb") if p.is_file() and ".ipynb_checkpoints" not in p.parts)
     if not files:
         raise CourseError(f"{path} holds no notebook (*.ipynb)")
     yield from ((file, _printable(file.relative_to(path).as_posix())) for file in files)

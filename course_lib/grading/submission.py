@@ -10,7 +10,8 @@ from typing import Any
 
 from course_lib.checks import EXERCISES
 
-MAX_BYTES = 20_000_000
+MAX_BYTES = 20_000_000  # of the file, outputs and pictures included
+MAX_CODE = 1_000_000  # characters of all code cells
 ENGINE_TAG = "course-engine"  # cells that run the engine or measure: long, and not what is graded
 CHECK_CALL = re.compile(r"""check\(\s*["'](\d\d)\.(\w+)["']""")
 SHELL = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)  # IPython's line magics and shell commands
@@ -83,6 +84,8 @@ def read_submission(path: Path) -> Submission:
     cells = tuple(cell for i, raw in enumerate(notebook["cells"], 1) if (cell := _code_cell(i, raw)))
     if not cells:
         raise Unreadable("the notebook has no code cells")
+    if sum(len(cell.source) for cell in cells) > MAX_CODE:
+        raise Unreadable(f"the notebook has more than {MAX_CODE:,} characters of code")
     return Submission(_exercise_of(notebook, cells, path.name), cells)
 
 

@@ -276,7 +276,12 @@ def test_duplicated_cells_are_noted_and_the_last_counts(grade_notebook):
         (b'{"cells": [{"cell_type": "code", "source": "x = 1"}]}', "does not say which exercise"),
         (b"9" * 10_000, "not valid JSON"),
         (b" " * 21_000_000, "larger than 20 MB"),
+        (
+            b'{"cells": [{"cell_type": "code", "source": "#' + b"x" * 1_000_000 + b'"}]}',
+            "more than 1,000,000 characters",
+        ),
     ],
+    ids=lambda value: value if isinstance(value, str) else "file",
 )
 def test_unreadable_is_not_zero(grade_notebook, content, said):
     grade = grade_notebook(content)

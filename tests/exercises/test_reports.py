@@ -76,6 +76,7 @@ def test_a_fault_of_the_grader_is_not_a_grade(tmp_path, monkeypatch, capsys):
 def test_paths_that_hold_nothing_are_refused(tmp_path):
     with pytest.raises(CourseError, match="does not exist"):
         list(find_notebooks(tmp_path / "nowhere"))
+    (tmp_path / "folder.ipynb").mkdir()
     with pytest.raises(CourseError, match="holds no notebook"):
         list(find_notebooks(tmp_path))
     (tmp_path / "x.ipynb").touch()
