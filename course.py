@@ -19,10 +19,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-if sys.version_info < (3, 11):  # noqa: UP036  the file parses on older versions so that this sentence can be read
+# The file parses on older versions too, so that the sentence can be read there. torch 2.13 has no build for 3.15.
+if not (3, 11) <= sys.version_info < (3, 15):
     sys.exit(
-        "The course needs Python 3.11 or newer and this is Python {}.{}: install a newer one and start the course "
-        "with it, for example `python3.12 course.py lab`.".format(*sys.version_info[:2])
+        "The course runs on Python 3.11 to 3.14 and this is Python {}.{}: install one of those and start the course "
+        "with it, for example `python3.13 course.py lab`.".format(*sys.version_info[:2])
     )
 
 ROOT = Path(__file__).resolve().parent
@@ -104,6 +105,7 @@ def set_up(extra):
         extra = "test"
     if PYTHON.exists() and stamp == {"extra": extra, "inputs": fingerprint()}:
         return
+    refuse_macs_without_torch()
     if not STAMP.exists() or UNFINISHED.exists():
         remove_damaged_packages()
     make_venv()
@@ -121,6 +123,16 @@ def set_up(extra):
         "Set-up is not complete because packages could not be installed (see above): check the network connection and "
         "the free disk space, then run the same command again; it continues where it stopped."
     )
+
+
+def refuse_macs_without_torch():
+    if platform.system() != "Darwin":
+        return
+    if platform.machine() != "arm64" or int(platform.mac_ver()[0].split(".")[0]) < 14:
+        sys.exit(
+            "torch is published for macOS 14 and newer on Apple processors only: use such a Mac, with a Python built "
+            "for its processor, or a machine with Linux or Windows."
+        )
 
 
 def read_stamp():
@@ -256,15 +268,16 @@ def find_uv(needed):
 
 
 def warning_about_torch(gpu):
-    if gpu:
-        return (
-            "torch comes as a CPU build now, so the GPU will stay idle; to use it, install the CUDA build into .venv "
-            "with the command from PyTorch's 'Start Locally' page, then run this command again."
-        )
+    """What the default torch costs a machine that it does not fit, and how to install the other build first."""
+    python, kind = PYTHON.relative_to(ROOT), "CUDA" if gpu else "CPU"
+    problem = (
+        "torch comes as a CPU build now, so the GPU will stay idle"
+        if gpu
+        else "torch's CPU build is out of reach, so the CUDA build (3 GB), of no use here, is downloaded now"
+    )
     return (
-        "torch's CPU build is out of reach, so the CUDA build (about 3 GB), which this machine cannot use, is "
-        "downloaded now; for the small build (0.2 GB) stop with Ctrl-C, install it into .venv with the command for "
-        "pip and CPU from PyTorch's 'Start Locally' page, and run this command again."
+        f"{problem}; for the {kind} build stop with Ctrl-C, run `{python} -m pip install -c constraints.txt torch "
+        f"--index-url URL` with the URL that PyTorch's 'Start Locally' page shows for pip and {kind}, then start again."
     )
 
 
