@@ -75,9 +75,9 @@ def draw_roofline(
         face = "white" if point.spread is None else point.color
         if point.spread:
             axes.plot([point.intensity] * 2, point.spread, color=point.color, lw=1.2, alpha=0.6)
-        axes.plot(point.intensity, point.flops, "o", color=point.color, mfc=face, mew=2, zorder=3)
+        axes.plot(point.intensity, point.flops, "o", color=point.color, mfc=face, mew=2, zorder=4)
         # Prefill above and to the left, decode below and to the right: the two meet where intensities are equal.
-        side = {"dx": -8, "dy": 9} if point.color == PREFILL else {"dx": 8, "dy": -9}
+        side = {"dx": -8, "dy": 9} if point.color == PREFILL else {"dx": 8, "dy": -11}
         label(axes, point.intensity, point.flops, point.label, point.color, **side)
     axes.set_xscale("log")
     log_y(axes)
