@@ -97,10 +97,10 @@ def _compare_tensor(got: Any, want: Tensor, name: str) -> Difference | None:
 
 
 def _type(got: Any, want: Any, name: str) -> Difference:
-    return Difference("type", f"{name}: got {kind(got)}, want {kind(want)}")
+    return Difference("type", f"{name}: got {_kind(got)}, want {_kind(want)}")
 
 
-def kind(value: Any) -> str:
+def _kind(value: Any) -> str:
     """What a value is, in the words of an error message."""
     if type(value) is Foreign:
         return f"an object of type {value.type_name}"

@@ -28,8 +28,8 @@ class ScriptedStep:
         self.context, self.rule = context, rule
 
     def __call__(self, tokens: list[int], start: int) -> Tensor:
-        if start + len(tokens) > self.context:
-            raise IndexError(f"position {start + len(tokens) - 1} is past the context of {self.context} tokens")
+        if not 0 <= start <= self.context - len(tokens):
+            raise IndexError(f"position {start + len(tokens) - 1} is outside the context of {self.context} tokens")
         logits = torch.zeros(len(tokens), self.vocab)
         for i, token in enumerate(tokens):
             logits[i, self.rule(token, start + i) % self.vocab] = 1.0

@@ -17,6 +17,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket, limit: int, trusted: bool = False):
         self._sock, self._limit, self._trusted = sock, limit, trusted
+        self.received = 0  # bytes of all messages so far
 
     def send(self, message: dict[str, Any]) -> None:
         """Raises ChannelClosed, or CodecError when the message is longer than the limit."""
@@ -33,6 +34,7 @@ class Channel:
         size = int.from_bytes(self._read(8), "big")
         if size > self._limit:
             raise codec.CodecError(f"a message of {size:,} bytes is over the limit of {self._limit:,}")
+        self.received += size
         message = codec.load(self._read(size), self._trusted)
         if type(message) is not dict:
             raise codec.CodecError("a message that is not a dict")

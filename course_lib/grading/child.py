@@ -78,12 +78,13 @@ class Child:
         functions = [arg for arg in args if callable(arg)]
         sent = [Remote(functions.index(arg)) if callable(arg) else arg for arg in args]
         calls: list[list[Any]] = []
+        limits, before = self._limits, self._channel.received
         try:
-            with self._watched(self._limits.call_seconds):
+            with self._watched(limits.call_seconds):
                 self._channel.send({"kind": "call", "name": name, "args": sent})
                 while (message := self._channel.receive())["kind"] == "callback":
-                    if len(calls) == self._limits.callbacks:
-                        raise CodecError(f"more than {len(calls):,} calls of a function it was given")
+                    if len(calls) == limits.callbacks or self._channel.received - before > limits.message_bytes:
+                        raise CodecError("too many calls of a function it was given, or too much in them")
                     calls.append(_expect(list, message["args"]))
                     self._channel.send(_answer(functions[message["id"]], calls[-1]))
                 if message["kind"] == "error":

@@ -18,7 +18,7 @@ class Limits:
     cpu_seconds: int = 180  # the child's whole life
     memory_bytes: int = 2048 * MiB  # on top of what the interpreter and torch already hold
     output_bytes: int = 1 * MiB  # printed by one cell or call, and the size of any file written
-    message_bytes: int = 16 * MiB  # one message on the pipe
+    message_bytes: int = 4 * MiB  # one message from the child, and all calls back during one call
     callbacks: int = 10_000  # calls of a function the grader passed in, in one call
 
     def as_dict(self) -> dict[str, float]:

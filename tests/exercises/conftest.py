@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from course_lib.checks import load_exercise
-from course_lib.grading.grader import Grade, grade
+from course_lib.grading.grader import GRADED, Grade, grade
 from course_lib.grading.limits import Limits
 from course_lib.grading.process import Starter, starter
 
@@ -45,6 +45,19 @@ def with_cell(source: str, at: int = 2, number: str = "02") -> dict[str, Any]:
     cell = {"cell_type": "code", "id": "extra", "metadata": {}, "outputs": [], "execution_count": None}
     changed["cells"].insert(at - 1, cell | {"source": source})
     return changed
+
+
+def failures(grade: Grade) -> dict[str, str]:
+    """What is said of each function that did not get all its points."""
+    return {function.name: function.failure.text for function in grade.functions if function.failure}
+
+
+def only_positions_fails(grade: Grade) -> str:
+    """The text for `positions`; every other function has full points."""
+    assert grade.status == GRADED
+    assert list(failures(grade)) == ["positions"], failures(grade)
+    assert grade.points == grade.max_points - 4
+    return failures(grade)["positions"]
 
 
 @pytest.fixture(scope="session")
