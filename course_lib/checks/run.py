@@ -45,10 +45,22 @@ def local_call(function: Callable[..., Any]) -> Call:
         try:
             value = function(*given)
         except Exception as error:
-            return Outcome(args=given, calls=calls, error=(type(error).__name__, str(error)))
+            return Outcome(args=given, calls=calls, error=(type(error).__name__, _text(error, function)))
         return Outcome(value, given, calls)
 
     return call
+
+
+def _text(error: Exception, function: Callable[..., Any]) -> str:
+    """The error's message on one line, with the line of the function it came from: what a traceback is read for."""
+    text = " ".join(str(error).split())[:300]
+    code, lines = getattr(function, "__code__", None), []
+    trace = error.__traceback__
+    while trace:
+        if trace.tb_frame.f_code is code:
+            lines.append(trace.tb_lineno - code.co_firstlineno + 1)
+        trace = trace.tb_next
+    return f"{text} (line {lines[-1]} of the function)" if lines else text
 
 
 def _copy(arg: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import secrets
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,9 @@ def grade_command(paths: list[Path], json: Path | None = None, html: Path | None
         for path, name in bar:
             grades.append(_grade_or_fault(path, name, children, seed, limits))
             bar.write(report.line(grades[-1]))
+    weak = {f"{what} {how}" for one in grades for what, how in one.isolation.items() if "not isolated" in how}
+    if weak:
+        print(f"note: {'; '.join(sorted(weak))}; docs/grading.md says what that means", file=sys.stderr)
     written = report.as_json(grades, seed, limits)
     if json:
         _write(json, json_module.dumps(written, indent=2) + "\n")

@@ -56,8 +56,12 @@ def test_failure_is_short_and_shows_the_first_difference():
 
 
 def test_error_in_the_function_is_named_without_a_traceback():
-    text = message("02.positions", lambda cached, new: [][1])
-    assert "raised IndexError: list index out of range" in text and "Traceback" not in text
+    def wrong(cached, new):
+        first = cached
+        return [][first]
+
+    text = message("02.positions", wrong)
+    assert "raised IndexError: list index out of range (line 3 of the function)" in text and "Traceback" not in text
 
 
 def test_a_call_in_place_of_the_function_is_explained():

@@ -9,6 +9,7 @@ import pytest
 
 from course_lib.errors import CourseError
 from course_lib.grading.cli import find_notebooks, grade_command
+from course_lib.grading.grader import Grade
 from tests.exercises.conftest import ROOT, with_function
 
 EVIL_NAME = "<img src=x onerror=alert(1)>.ipynb"
@@ -71,6 +72,16 @@ def test_a_fault_of_the_grader_is_not_a_grade(tmp_path, monkeypatch, capsys):
     [submission] = json.loads((tmp_path / "grades.json").read_text())["submissions"]
     assert (submission["status"], submission["points"]) == ("grader fault", None)
     assert "grader fault" in capsys.readouterr().out
+
+
+def test_weak_isolation_is_said_once(tmp_path, monkeypatch, capsys):
+    for name in ("a.ipynb", "b.ipynb"):
+        (tmp_path / name).touch()
+    weak = Grade("x", "graded", isolation={"network": "not isolated on darwin", "cpu": "RLIMIT_CPU"})
+    monkeypatch.setattr("course_lib.grading.cli.grade", lambda *args: weak)
+    assert grade_command([tmp_path]) == 0
+    [note] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note:")]
+    assert note == "note: network not isolated on darwin; docs/grading.md says what that means"
 
 
 def test_paths_that_hold_nothing_are_refused(tmp_path):
