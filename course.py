@@ -1,7 +1,7 @@
 """Set the course up and run it. One file, standard library only.
 
     python3 course.py lab      install what JupyterLab needs, fetch the chat model, open notebooks/
-    python3 course.py test     install what the tests need, run them, return their exit status
+    python3 course.py test     the same for the tests, then run them and return their exit status
     python3 course.py doctor   report what this machine has; installs nothing
     python3 course.py COMMAND  chat, generate, grade, bench, fetch: the `course` command; each has a --help
 
@@ -48,15 +48,14 @@ def main(arguments):
         # Needs nothing but the standard library, so it also works before and during set-up.
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         become([PYTHON if PYTHON.exists() else sys.executable, "-m", "course_lib.doctor", *rest])
-    elif command == "test":
-        set_up("test")
+    elif command in ("lab", "test"):
+        set_up(command)
+        # Without the chat model the course runs on its own small one and its tests are skipped: not fatal.
+        shown([COURSE, "fetch"])
+        if command == "lab":
+            become(lab_command(rest))
         os.chdir(ROOT)
         become([PYTHON, "-m", "pytest", *PYTEST, *rest])
-    elif command == "lab":
-        set_up("lab")
-        # Without the model the course still runs on its own small one: a failure here is reported, not fatal.
-        shown([COURSE, "fetch"])
-        become(lab_command(rest))
     else:
         set_up("lab")
         become([COURSE, command, *rest])

@@ -65,12 +65,13 @@ def test_lab_options(bootstrap, monkeypatch, options, expected):
     assert "--allow-root" in bootstrap.lab_command(options)
 
 
-def test_lab_opens_without_the_chat_model(room):
+@pytest.mark.parametrize(("command", "runs"), [("lab", "-m jupyterlab "), ("test", "-m pytest ")])
+def test_a_chat_model_out_of_reach_stops_nothing(room, command, runs):
     executable(room.folder / ".venv/bin/course", '#!/bin/sh\necho "course $*" >> "$LOG"\nexit 1\n')
-    assert room.run("lab", "--no-browser").returncode == 0
-    fetch, lab = room.log.read_text().splitlines()[-2:]
+    assert room.run(command).returncode == 0
+    fetch, handed_over = room.log.read_text().splitlines()[-2:]
     assert fetch == "course fetch"
-    assert lab.startswith("-m jupyterlab ")
+    assert handed_over.startswith(runs)
 
 
 def test_doctor_needs_no_set_up(tmp_path):
