@@ -102,7 +102,8 @@ def set_up(extra):
     stamp = read_stamp()
     if stamp.get("extra") == "test":
         extra = "test"
-    if PYTHON.exists() and stamp == {"extra": extra, "inputs": fingerprint()}:
+    complete = PYTHON.exists() and not UNFINISHED.exists()
+    if complete and stamp == {"extra": extra, "inputs": fingerprint()}:
         return
     refuse_macs_without_torch()
     if not STAMP.exists() or UNFINISHED.exists():
@@ -125,6 +126,7 @@ def set_up(extra):
 
 
 def refuse_macs_without_torch():
+    """Stop with a sentence on a Mac that torch has no build for, before an installer fails in its own words."""
     if platform.system() != "Darwin":
         return
     if platform.machine() != "arm64" or int(platform.mac_ver()[0].split(".")[0]) < 14:

@@ -75,6 +75,14 @@ def test_interrupted_update_is_repaired(room):
     assert room.installed() == ["lab"]
 
 
+def test_interrupted_tests_set_up_is_noticed_by_lab(room):
+    room.run("chat")
+    assert room.run("test", KILL_INSTALLER="1").returncode == -9
+    room.package("unfinished", finished=False)
+    assert room.run("chat").returncode == 0
+    assert room.installed() == ["lab"] and room.packages() == []
+
+
 def test_no_network_at_first_gives_the_way_out(room):
     done = room.run("chat", PIP_STATUS="1")
     assert done.returncode == 1
