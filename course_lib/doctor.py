@@ -15,6 +15,7 @@ import subprocess
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 from course_lib.errors import CourseError
@@ -98,17 +99,20 @@ def _torch() -> Check:
 
 
 def _device() -> Check:
-    torch = _import("torch")
+    torch, gpu = _import("torch"), _nvidia_gpu()
     if torch is not None and torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         value = f"{torch.cuda.get_device_name()}, {free / GIB:.1f} of {total / GIB:.1f} GiB free"
+        if os.environ.get("COURSE_DEVICE") == "cpu":
+            return Check("device", f"CPU, {_cpu_name()}", "note", f"COURSE_DEVICE leaves the GPU idle: {value}")
         return Check("device", value, "ok")
-    gpu = _nvidia_gpu()
-    if gpu and torch is not None:
-        cost = "the GPU stays idle: update its driver, delete .venv and run `python3 course.py lab` again"
-        return Check("device", f"CPU; {gpu} is not usable by this torch", "note", cost)
-    cost = "" if gpu else "no NVIDIA GPU: every lesson runs, Triton kernels only in the interpreter"
-    return Check("device", gpu or f"CPU, {_cpu_name()}", "ok" if gpu else "note", cost)
+    if gpu is None:
+        cost = "no NVIDIA GPU: every lesson runs, Triton kernels only in the interpreter"
+        return Check("device", f"CPU, {_cpu_name()}", "note", cost)
+    if torch is None:
+        return Check("device", gpu, "ok")
+    cost = "the GPU stays idle: update its driver, delete .venv and run `python3 course.py lab` again"
+    return Check("device", f"CPU; {gpu} is not usable by this torch", "note", cost)
 
 
 def _threads() -> Check:
@@ -187,9 +191,13 @@ def _uv() -> Check:
     return Check("uv", "not installed", "note", "set-up uses pip, which is slower")
 
 
-def _import(name: str):
-    """The module, or None where it is not installed."""
-    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+def _import(name: str) -> ModuleType | None:
+    """The module, or None where it is missing or, after an interrupted set-up, incomplete."""
+    try:
+        module = importlib.import_module(name)
+    except (ImportError, AttributeError, OSError):
+        return None
+    return module if module.__file__ else None  # a folder left without its __init__.py imports as an empty module
 
 
 def _nvidia_gpu() -> str | None:

@@ -105,6 +105,38 @@ def test_what_is_missing_says_its_cost(monkeypatch, tmp_path):
     assert not any(check.cost for check in checks.values() if check.status == "ok")
 
 
+@pytest.mark.parametrize("content", [None, "import no_such_module", "x = torch.y"], ids=["empty", "import", "name"])
+def test_a_half_installed_package_counts_as_missing(monkeypatch, tmp_path, content):
+    (tmp_path / "halfway").mkdir()
+    if content:
+        (tmp_path / "halfway" / "__init__.py").write_text(f"class torch: pass\n{content}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert doctor._import("halfway") is None
+    sys.modules.pop("halfway", None)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "gpu", "wish", "status", "cost"),
+    [
+        (True, "H100", None, "ok", ""),
+        (True, "H100", "cpu", "note", "COURSE_DEVICE leaves the GPU idle"),
+        (False, "H100", None, "note", "update its driver"),
+        (False, None, None, "note", "no NVIDIA GPU"),
+    ],
+)
+def test_device_says_why_a_gpu_is_idle(monkeypatch, cuda, gpu, wish, status, cost):
+    monkeypatch.delenv("COURSE_DEVICE", raising=False)
+    if wish:
+        monkeypatch.setenv("COURSE_DEVICE", wish)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (2**30, 2**31))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: gpu)
+    monkeypatch.setattr(doctor, "_nvidia_gpu", lambda: gpu)
+    check = doctor._device()
+    assert check.status == status
+    assert cost in check.cost and bool(cost) == bool(check.cost)
+
+
 def test_report_shows_as_text_and_as_escaped_html():
     shown = doctor.Report([doctor.Check("<part>", "1 < 2", "missing", "costs & more")])
     assert repr(shown).splitlines() == ["missing  <part>        1 < 2", " " * 23 + "costs & more"]
