@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 from typer.testing import CliRunner
 
@@ -29,3 +30,10 @@ def test_bench_decode_writes_raw_samples_of_both_engines(tmp_path):
     config = load_model("tiny").config
     assert result["bytes_per_decode_step"] == weights + (20 + 2) * config.kv_bytes_per_token(4)
     assert {"torch", "transformers", "python"} <= result["versions"].keys() and result["settings"]["seed"] == 0
+
+
+def test_a_missing_peer_is_named_with_the_way_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)  # what an import of a missing package meets
+    outcome = CliRunner().invoke(app, ["bench", "decode", "--model", "tiny"])
+    assert outcome.exit_code == 1
+    assert "the comparison needs transformers; `python3 course.py test` installs it" in outcome.output

@@ -7,6 +7,7 @@ import time
 import torch
 
 from course_lib.config import ModelConfig
+from course_lib.errors import CourseError
 from course_lib.model import Decoder
 from course_lib.weights.names import HUGGING_FACE, source_shape
 
@@ -14,13 +15,16 @@ from course_lib.weights.names import HUGGING_FACE, source_shape
 def as_transformers(model: Decoder):
     """A transformers model that shares this decoder's values (copied); its attention is SDPA, as ours.
 
-    Supports Llama shapes without RoPE scaling, which is all that the benchmarks use.
+    Raises CourseError where transformers is missing or the model is not a plain Llama shape.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM
+    try:
+        from transformers import LlamaConfig, LlamaForCausalLM
+    except ImportError:
+        raise CourseError("the comparison needs transformers; `python3 course.py test` installs it") from None
 
     c: ModelConfig = model.config
     if c.architecture != "llama" or c.rope_scaling:
-        raise NotImplementedError(f"no transformers twin for {c.architecture} with scaling {c.rope_scaling}")
+        raise CourseError(f"the comparison is made for Llama shapes without RoPE scaling, not for {c.architecture}")
     config = LlamaConfig(
         hidden_size=c.hidden,
         intermediate_size=c.ffn,

@@ -62,7 +62,7 @@ def isolate() -> dict[str, str]:
 def _seccomp() -> str | None:
     """Load the system-call filter; returns why not, when it cannot."""
     if seccomp is None:
-        return "not isolated: pyseccomp or libseccomp is missing (install the 'grading' extra)"
+        return "not isolated: pyseccomp or libseccomp is missing"
     rules = seccomp.SyscallFilter(seccomp.ALLOW)
     refuse = seccomp.ERRNO(errno.EPERM)
     for name in REFUSED:

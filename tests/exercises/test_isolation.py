@@ -14,7 +14,7 @@ from tests.exercises.conftest import LIMITS, SEED, with_function
 
 WITHOUT_SECCOMP = """
 import json, sys
-sys.modules["pyseccomp"] = None  # as when the 'grading' extra is not installed
+sys.modules["pyseccomp"] = None  # as where it is not installed
 from course_lib.grading.sandbox import isolate
 print(json.dumps(isolate()))
 """
