@@ -76,7 +76,7 @@ def load_model(
     state = {}
     entries = list(source.naming.entries(source.config))
     for ours, names in tqdm(
-        entries, f"loading {path.name}", unit="tensor", delay=2, leave=False
+        entries, f"loading {path.name}", unit="tensor", delay=5, leave=False
     ):  # shown if it is slow
         parts = [source.get(theirs, source_shape(ours, theirs, source.config)) for theirs in names]
         state[ours] = stack(parts).to(device=device, dtype=dtype)
