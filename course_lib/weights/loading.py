@@ -75,9 +75,8 @@ def load_model(
         model = Decoder(source.config)
     state = {}
     entries = list(source.naming.entries(source.config))
-    for ours, names in tqdm(
-        entries, f"loading {path.name}", unit="tensor", delay=5, leave=False
-    ):  # shown if it is slow
+    progress = tqdm(entries, f"loading {path.name}", unit="tensor", delay=5, leave=False)  # seen only where it is slow
+    for ours, names in progress:
         parts = [source.get(theirs, source_shape(ours, theirs, source.config)) for theirs in names]
         state[ours] = stack(parts).to(device=device, dtype=dtype)
     if source.config.tied_embeddings:
