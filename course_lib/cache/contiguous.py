@@ -6,16 +6,15 @@ import torch
 from torch import Tensor
 
 from course_lib.batch import Batch
+from course_lib.cache.store import SlotStore
 from course_lib.config import ModelConfig
 from course_lib.errors import RequestError
 
 
-class ContiguousCache:
+class ContiguousCache(SlotStore):
     """Pre-allocated keys and values, each [L, rows * capacity, K, d]; row r owns slots r*capacity .. (r+1)*capacity-1.
 
-    The layout puts a token's KV heads side by side (vLLM's NHD), so writing a token is one contiguous copy and a flat
-    slot number addresses it, here as in a paged cache. Implements `KVCache`. Raises RequestError where the memory
-    cannot be reserved.
+    Implements `KVCache`. Raises RequestError where the memory cannot be reserved.
     """
 
     def __init__(
@@ -26,19 +25,9 @@ class ContiguousCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ):
+        super().__init__(config, rows * capacity, dtype, device, f"{rows} x {capacity}")
         self.rows, self.capacity = rows, capacity
         self.lengths = [0] * rows
-        shape = (config.layers, rows * capacity, config.kv_heads, config.head_dim)
-        try:
-            # Zeros, not empty: a padded read multiplies stale values by probability 0, and 0 * NaN is NaN.
-            self.keys = torch.zeros(shape, dtype=dtype, device=device)
-            self.values = torch.zeros(shape, dtype=dtype, device=device)
-        except RuntimeError:  # torch.OutOfMemoryError on a GPU, a plain RuntimeError on the CPU
-            size = rows * capacity * config.kv_bytes_per_token(dtype.itemsize) / 1e9
-            raise RequestError(
-                f"a KV cache for {rows} x {capacity} tokens needs {size:,.1f} GB, more than {device} can reserve; "
-                "ask for fewer sequences or fewer tokens"
-            ) from None
 
     def slots(self, batch: Batch) -> Tensor:
         for row, new, cached in zip(batch.rows, batch.query_lens, batch.cached_lens, strict=True):
@@ -54,10 +43,6 @@ class ContiguousCache:
         starts = [row * self.capacity for row, n in zip(batch.rows, batch.query_lens, strict=True) for _ in range(n)]
         return batch.positions + torch.tensor(starts, device=batch.positions.device)
 
-    def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-        self.keys[layer].index_copy_(0, slots, keys)
-        self.values[layer].index_copy_(0, slots, values)
-
     def read(self, layer: int, first_row: int, rows: int, length: int) -> tuple[Tensor, Tensor]:
         def view(store: Tensor) -> Tensor:
             return store[layer].view(self.rows, self.capacity, *store.shape[2:])[first_row : first_row + rows, :length]
@@ -72,10 +57,6 @@ class ContiguousCache:
         if not 0 <= length <= self.lengths[row]:
             raise RequestError(f"row {row} holds {self.lengths[row]} tokens and cannot be cut to {length}")
         self.lengths[row] = length
-
-    @property
-    def nbytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes
 
     @property
     def used_bytes(self) -> int:
