@@ -14,6 +14,8 @@ from course_lib.fetch import smollm2_path
 from course_lib.llm import LLM
 from course_lib.sampling import SamplingParams
 
+TEMPERATURE = 0.2  # what SmolLM2's authors use: a small model strays at higher ones
+
 
 def chat_model() -> str:
     """COURSE_MODEL, else the chat model smollm2-135m where it is on this machine, else `tiny`."""
@@ -34,8 +36,11 @@ class ChatBox(ipywidgets.VBox):
         wide = ipywidgets.Layout(width="100%")
         hint = "Type a message and press Send"
         self.text = ipywidgets.Textarea(placeholder=hint, rows=2, layout=wide)
-        self.temperature = ipywidgets.FloatSlider(value=0.7, min=0, max=2, step=0.1, description="temperature")
-        self.length = ipywidgets.IntSlider(value=120, min=10, max=400, step=10, description="max tokens")
+        name = {"description_width": "initial"}  # as wide as the text
+        self.temperature = ipywidgets.FloatSlider(
+            value=TEMPERATURE, min=0, max=2, step=0.1, description="temperature", style=name
+        )
+        self.length = ipywidgets.IntSlider(value=120, min=10, max=400, step=10, description="max tokens", style=name)
         self.send = ipywidgets.Button(description="Send", button_style="primary")
         self.stop = ipywidgets.Button(description="Stop", disabled=True)
         self.clear = ipywidgets.Button(description="New chat")
