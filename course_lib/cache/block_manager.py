@@ -128,8 +128,8 @@ class BlockManager:
         length = len(table.tokens) + new
         if self.blocks_needed(length) > len(table.blocks) or (new and self._not_its_own(table) is not None):
             raise RequestError(
-                f"sequence {seq} has {len(table.blocks)} blocks of {self.block_size}, not all its own, for {length} "
-                f"tokens; extend it by {new} first"
+                f"sequence {seq} does not have blocks of its own for {length} tokens; "
+                f"call extend({seq}, {new}) before the forward pass"
             )
 
     def commit(self, seq: int, tokens: Sequence[int]) -> None:

@@ -9,17 +9,9 @@ from course_lib.cache import BlockManager, HashIndex, RadixIndex
 from course_lib.cache.paged import slot_numbers
 from course_lib.errors import RequestError
 from tests.cache.test_random_workloads import run_workload
-from tests.cache.workload import INDEXES
+from tests.cache.workload import INDEXES, computed
 
 both_indexes = pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
-
-
-def computed(manager: BlockManager, seq: int, tokens: list[int]) -> int:
-    """Allocate and compute a whole sequence; returns the prefix hit."""
-    hit = manager.allocate(seq, tokens)
-    assert manager.extend(seq, len(tokens) - hit) == []
-    manager.commit(seq, tokens[hit:])
-    return hit
 
 
 def test_14_slots_are_int64():
@@ -66,7 +58,7 @@ def test_20_a_hit_is_taken_off_before_blocks_are_counted(index):
     computed(manager, 0, [1, 2, 3, 4, 5])
     assert manager.allocate(1, [1, 2, 3, 4, 5, 6]) == 4
     assert len(manager.table(1).blocks) == 3 and manager.stats().in_use == 4
-    with pytest.raises(RequestError, match="sequence 1 has 3 blocks of 2, not all its own, for 10 tokens; extend it"):
+    with pytest.raises(RequestError, match="sequence 1 does not have blocks of its own for 10 tokens; call extend"):
         manager.check_writable(1, 6)  # all prompt tokens fed behind the hit: the planted mistake
     manager.check_writable(1, 2)
 

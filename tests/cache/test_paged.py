@@ -167,7 +167,7 @@ def test_a_missing_copy_is_refused():
     engine.manager.fork(0, 1)
     engine.cache.bind([1])
     with pytest.raises(
-        RequestError, match="sequence 1 has 2 blocks of 4, not all its own, for 7 tokens; extend it by 1"
+        RequestError, match=r"sequence 1 does not have blocks of its own for 7 tokens; call extend\(1, 1\)"
     ):
         engine.model([3], engine.cache)
     [(source, target)] = engine.manager.extend(1, 1)
@@ -256,7 +256,7 @@ def test_wrong_batches_are_refused_before_anything_is_written():
     with pytest.raises(RequestError, match="row 0 holds 4 tokens, but the batch says its new tokens start at 3"):
         engine.model.run(Batch.build([[1]], [3], [0], "cpu"), engine.cache)
     with pytest.raises(
-        RequestError, match="sequence 0 has 1 blocks of 4, not all its own, for 5 tokens; extend it by 1"
+        RequestError, match=r"sequence 0 does not have blocks of its own for 5 tokens; call extend\(0, 1\)"
     ):
         engine.model.run(Batch.build([[1]], [4], [0], "cpu"), engine.cache)
     assert torch.equal(engine.cache.keys, before)

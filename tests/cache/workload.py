@@ -13,6 +13,14 @@ from course_lib.cache import BlockManager, HashIndex, RadixIndex
 INDEXES = {"hash": HashIndex, "radix": RadixIndex}
 
 
+def computed(manager: BlockManager, seq: int, tokens: list[int], salt: str = "") -> int:
+    """Allocate and compute a whole sequence; returns the prefix hit."""
+    hit = manager.allocate(seq, tokens, salt)
+    assert manager.extend(seq, len(tokens) - hit) == []
+    manager.commit(seq, tokens[hit:])
+    return hit
+
+
 class Workload:
     """Every operation checks its answer; `check` compares the whole state."""
 
