@@ -67,19 +67,19 @@ class LLM:
         sampling_params: one for all, or one per prompt. Raises RequestError before any work where a prompt is empty,
         too long or has ids outside the vocabulary.
         """
-        requests = self._requests(_as_list(prompts), sampling_params)
+        requests = self.requests(prompts, sampling_params)
         sequences = [seq for request in requests for seq in request]
         with tqdm(total=sum(seq.max_new for seq in sequences), unit="tok", disable=not use_tqdm) as bar:
             for event in self._run(sequences):
                 bar.update(len(event))
-        return [_output(i, request) for i, request in enumerate(requests)]
+        return [request_output(str(i), request) for i, request in enumerate(requests)]
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[str]:
         """Complete one prompt and yield its text piece by piece; the pieces add up to what `generate` returns."""
         params = sampling_params or SamplingParams()
         if params.n != 1:
             raise RequestError(f"streaming yields one completion, but n is {params.n}; use generate for several")
-        [[seq]] = self._requests([prompt], params)
+        [[seq]] = self.requests([prompt], params)
         for _ in self._run([seq]):
             if piece := seq.take_text():
                 yield piece
@@ -96,10 +96,11 @@ class LLM:
         # The template writes the special tokens itself; encoding must not add them a second time.
         return self.tokenizer.encode(self.tokenizer.render_chat(messages), special=False)
 
-    def _requests(
-        self, prompts: list[Prompt], params: SamplingParams | list[SamplingParams] | None
+    def requests(
+        self, prompts: Prompt | list[Prompt], params: SamplingParams | list[SamplingParams] | None = None
     ) -> list[list[Sequence]]:
-        """One list of n sequences per prompt, all checked."""
+        """One list of n sequences per prompt, not yet computed. Raises RequestError as `generate` does."""
+        prompts = _as_list(prompts)
         params = params or SamplingParams()
         each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
         if len(each) != len(prompts):
@@ -193,9 +194,10 @@ def _chunks(items: list[Sequence], size: int) -> Iterator[list[Sequence]]:
         yield items[start : start + size]
 
 
-def _output(index: int, request: list[Sequence]) -> RequestOutput:
+def request_output(request_id: str, request: list[Sequence]) -> RequestOutput:
+    """The answer to one prompt, from the n sequences that `LLM.requests` made of it."""
     return RequestOutput(
-        request_id=str(index),
+        request_id=request_id,
         prompt=request[0].prompt,
         prompt_token_ids=request[0].prompt_ids,
         outputs=[

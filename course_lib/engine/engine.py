@@ -1,0 +1,220 @@
+"""The serving engine: requests come and go while it runs; each step is one ragged forward pass over a paged cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from time import perf_counter
+
+from torch import Tensor
+
+from course_lib.batch import Batch
+from course_lib.cache.block_manager import BlockManager
+from course_lib.cache.paged import PagedCache
+from course_lib.cache.prefix import PrefixIndex
+from course_lib.engine.metrics import Metrics, StepRecord
+from course_lib.engine.plan import CopyBlock, Plan, SwapIn, SwapOut
+from course_lib.engine.request import Request
+from course_lib.engine.scheduler import Scheduler
+from course_lib.errors import CourseError, RequestError
+from course_lib.llm import LLM, Prompt, request_output
+from course_lib.outputs import RequestOutput
+from course_lib.sampling import SamplingParams
+from course_lib.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What one completion got in a step. text: what became certain; "" while a stop string or a character is open.
+
+    finish_reason, stop_reason: as in `CompletionOutput`, None while it goes on.
+    """
+
+    request_id: str
+    index: int
+    token_id: int
+    text: str
+    finish_reason: str | None
+    stop_reason: str | int | None
+
+
+class Engine:
+    """Continuous batching around the model and tokenizer of `llm`.
+
+    blocks, block_size: the KV cache, in blocks of so many tokens. index: prefix cache, `HashIndex()` or `RadixIndex()`,
+    None for none. scheduler: called with the block manager and `settings`, those of `Scheduler`.
+    Raises RequestError where the cache cannot be reserved or the settings contradict each other.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        *,
+        blocks: int = 256,
+        block_size: int = 16,
+        index: PrefixIndex | None = None,
+        scheduler: Callable[..., Scheduler] = Scheduler,
+        **settings,
+    ):
+        self.llm = llm
+        self.manager = BlockManager(blocks, block_size, index)
+        self.scheduler = scheduler(self.manager, **settings)
+        self.cache = PagedCache(llm.model.config, self.manager, llm.model.dtype, llm.model.device)
+        self.metrics = Metrics()
+        self.steps = 0
+        self._ids, self._groups = count(), count()
+        self._unfinished: dict[str, list[Request]] = {}
+        # Views [L, blocks, block_size, K, d], and what is swapped out of them.
+        self._stores = [store.unflatten(1, (blocks, block_size)) for store in (self.cache.keys, self.cache.values)]
+        self._host: dict[int, list[Tensor]] = {}
+
+    def add_request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        ttft: float | None = None,
+        tpot: float | None = None,
+    ) -> str:
+        """Queue a prompt (text or token ids) and return its id.
+
+        priority: lower comes first. ttft, tpot: objectives in seconds; what they do depends on the scheduler's order.
+        Raises RequestError where it is not valid or can never fit.
+        """
+        [sequences] = self.llm.requests([prompt], params)
+        leader = self._request(sequences, priority, ttft, tpot)
+        self.scheduler.check(leader)
+        return self._add(leader)
+
+    def abort(self, request_id: str) -> bool:
+        """Cancel a request; its blocks are free at once. False where it is unknown or has ended."""
+        members = self._unfinished.pop(request_id, [])
+        for request in members:
+            request.seq.finish_reason = "abort"
+            self.scheduler.abort(request)
+            self._host.pop(request.id, None)
+            self.metrics.event(perf_counter(), self.steps, "aborted", request)
+            self.metrics.ended(request)
+        return bool(members)
+
+    @property
+    def has_unfinished(self) -> bool:
+        """True where `step` has something to do."""
+        return bool(self._unfinished)
+
+    def generate(
+        self, prompts: Prompt | list[Prompt], params: SamplingParams | list[SamplingParams] | None = None
+    ) -> list[RequestOutput]:
+        """As `LLM.generate`: complete prompts, one output per prompt, in order.
+
+        Raises RequestError before any work where a prompt cannot be served, or where the engine is serving others.
+        """
+        if self.has_unfinished:
+            raise RequestError(
+                "generate needs an idle engine, and requests are unfinished; call step until none is left"
+            )
+        sequences = self.llm.requests(prompts, params)
+        leaders = [self._request(each) for each in sequences]
+        for leader in leaders:
+            self.scheduler.check(leader)
+        ids = [self._add(leader) for leader in leaders]
+        while self.has_unfinished:
+            self.step()
+        return [request_output(i, each) for i, each in zip(ids, sequences, strict=True)]
+
+    def step(self) -> list[StepOutput]:
+        """Schedule, run the model once, draw; one output per completion that got a token. Does nothing when idle."""
+        if not self.has_unfinished:
+            return []
+        started = perf_counter()
+        plan = self.scheduler.schedule(started)
+        if not plan.feeds:
+            raise CourseError("the scheduler fed no request although some are unfinished; it would never end")
+        decodes = sum(request.remaining == 1 and bool(request.seq.output) for request, _ in plan.feeds)
+        planned = perf_counter()
+        logits = self._forward(plan)
+        ran = perf_counter()
+        drawing = self.scheduler.computed(plan)
+        forked = perf_counter()
+        outputs = [self._draw(request, row) for group, row in zip(drawing, logits, strict=True) for request in group]
+        drawn = perf_counter()
+        stats = self.manager.stats()
+        record = StepRecord(
+            step=self.steps,
+            time=started,
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            prefill_tokens=plan.tokens - decodes,
+            decode_tokens=decodes,
+            preemptions=len(plan.preempted) + len(plan.swapped_out),
+            blocks=stats,
+            waste=stats.waste / (stats.in_use * self.manager.block_size),
+            scheduling_s=planned - started + forked - ran,
+            forward_s=ran - planned,
+            sampling_s=drawn - forked,
+        )
+        self._log(plan, started)
+        for request in self.scheduler.retire():
+            self._forget(request)
+        self.metrics.steps.append(record)
+        self.steps += 1
+        return outputs
+
+    def _request(self, sequences: list[Sequence], *objectives) -> Request:
+        """The request that is fed, its siblings attached, as yet unknown to the scheduler."""
+        group = str(next(self._groups))
+        leader, *siblings = [Request(next(self._ids), group, i, seq, *objectives) for i, seq in enumerate(sequences)]
+        leader.siblings = siblings
+        return leader
+
+    def _add(self, leader: Request) -> str:
+        self.scheduler.add(leader)
+        self._unfinished[leader.group] = [leader, *leader.siblings]
+        for request in self._unfinished[leader.group]:
+            self.metrics.event(request.seq.arrival, self.steps, "arrival", request)
+        return leader.group
+
+    def _forward(self, plan: Plan) -> Tensor:
+        """Logits [len(plan.ready), V]."""
+        for operation in plan.memory:
+            self._perform(operation)
+        self.cache.bind(request.id for request, _ in plan.feeds)
+        tokens = [request.tokens(request.computed, request.computed + n) for request, n in plan.feeds]
+        computed = [request.computed for request, _ in plan.feeds]
+        batch = Batch.build(tokens, computed, range(len(tokens)), self.llm.model.device)
+        last = batch.last
+        return self.llm.model.run(batch, self.cache, logits_for=[last[i] for i in plan.ready])
+
+    def _perform(self, operation: CopyBlock | SwapOut | SwapIn) -> None:
+        match operation:
+            case CopyBlock(source, target):
+                self.cache.copy_blocks([(source, target)])
+            case SwapOut(request, blocks):
+                self._host[request] = [store[:, list(blocks)].cpu() for store in self._stores]
+            case SwapIn(request, first, blocks):
+                for store, kept in zip(self._stores, self._host.pop(request), strict=True):
+                    store[:, list(blocks)] = kept[:, first : first + len(blocks)].to(store.device)
+
+    def _draw(self, request: Request, logits: Tensor) -> StepOutput:
+        seq = request.seq
+        token = seq.sampler.draw(logits, seq.seen)
+        seq.append(token, perf_counter())
+        self.metrics.event(seq.token_times[-1], self.steps, "token", request)
+        return StepOutput(request.group, request.index, token, seq.take_text(), seq.finish_reason, seq.stop_reason)
+
+    def _log(self, plan: Plan, now: float) -> None:
+        for kind in ("preempted", "swapped_out", "swapped_in"):
+            for request in getattr(plan, kind):
+                self.metrics.event(now, self.steps, kind, request)
+        for request, n in plan.feeds:
+            self.metrics.event(now, self.steps, "scheduled", request, n)
+
+    def _forget(self, request: Request) -> None:
+        self.metrics.event(request.seq.token_times[-1], self.steps, "finished", request)
+        self.metrics.ended(request)
+        members = self._unfinished[request.group]
+        members.remove(request)
+        if not members:
+            del self._unfinished[request.group]
