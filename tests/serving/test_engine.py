@@ -125,6 +125,13 @@ def test_forked_completions_do_not_disturb_each_other(random_llm, index, blocks)
     assert (preemptions(engine) > 0) == (blocks == 14)
 
 
+def test_blocks_are_swapped_out_before_a_copy_overwrites_them(random_llm):
+    """Both prompts fill a pool of 4 blocks; the first fork's copy-on-write takes a block of the second prompt."""
+    engine = Engine(random_llm, blocks=4, block_size=4, preemption=Swap())
+    check_logits(engine, [ids(6, 1), ids(8, 2)], new=4, n=2)
+    assert engine.metrics.steps[1].preemptions == 2
+
+
 SETTINGS = {
     "static": dict(batching=StaticBatching()),
     "continuous": dict(batching=ContinuousBatching(), max_num_seqs=2),
