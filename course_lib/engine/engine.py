@@ -44,6 +44,7 @@ class Engine:
 
     blocks, block_size: the KV cache, in blocks of so many tokens. index: prefix cache, `HashIndex()` or `RadixIndex()`,
     None for none. scheduler: called with the block manager and `settings`, those of `Scheduler`.
+    Not thread-safe: calls come from one thread, or one at a time.
     Raises RequestError where the cache cannot be reserved or the settings contradict each other.
     """
 
@@ -93,7 +94,7 @@ class Engine:
         members = self._unfinished.pop(request_id, [])
         for request in members:
             request.seq.finish_reason = "abort"
-            self.scheduler.abort(request)
+            self.scheduler.remove(request)
             self._host.pop(request.id, None)
             self.metrics.event(perf_counter(), self.steps, "aborted", request)
             self.metrics.ended(request)

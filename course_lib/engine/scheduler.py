@@ -63,7 +63,7 @@ class Scheduler:
         self.check(request)
         self.waiting.append(request)
 
-    def abort(self, request: Request) -> None:
+    def remove(self, request: Request) -> None:
         """Forget a request, and the siblings that wait for its prompt; its blocks are free at once."""
         if request.state is State.RUNNING:
             self.manager.free(request.id)
@@ -101,12 +101,13 @@ class Scheduler:
             request.computed += n
             if request.remaining:
                 continue
-            for sibling in request.siblings:
+            siblings = [sibling for sibling in request.siblings if sibling.state is State.WAITING]  # not removed
+            for sibling in siblings:
                 self.manager.fork(request.id, sibling.id)
                 sibling.computed, sibling.cached = request.computed, request.cached
                 sibling.first_scheduled, sibling.state = request.first_scheduled, State.RUNNING
                 self.running.append(sibling)
-            drawing.append([request, *request.siblings])
+            drawing.append([request, *siblings])
             request.siblings = []
         return drawing
 
@@ -114,7 +115,7 @@ class Scheduler:
         """Free the blocks of the requests whose sequence is finished, and return them."""
         done = [request for request in self.running if request.seq.finished]
         for request in done:
-            self.abort(request)
+            self.remove(request)
         return done
 
     def _key(self, request: Request) -> tuple[float, int]:

@@ -47,9 +47,10 @@ class Simulation:
         self.blocks: list[list[int | None]] = [[None] * size for _ in range(self.manager.pool.total)]
         self.host: dict[int, list[list[int | None]]] = {}
         self.requests: list[Request] = []  # every admitted completion
+        self.aborted: set[Request] = set()
         self.ids = count()
         self.now = 0
-        self.longest = self.generated = 0
+        self.longest = 0
         self.bounds: dict[Request, int] = {}  # first come, first served: the step by which it is done
 
     @property
@@ -80,7 +81,8 @@ class Simulation:
         return leader
 
     def abort(self, request: Request) -> None:
-        self.scheduler.abort(request)
+        self.aborted |= {request, *request.siblings}
+        self.scheduler.remove(request)
         self.host.pop(request.id, None)
         assert request.id not in self.manager.tables
         self.manager.check_integrity()
@@ -107,7 +109,6 @@ class Simulation:
         self.now += 1
         for request in (request for group in drawing for request in group):
             request.seq.append(self._next_token(request), float(self.now))
-            self.generated += 1
         self.scheduler.retire()
         self.manager.check_integrity()
         return plan
@@ -129,7 +130,7 @@ class Simulation:
         assert stats.free + stats.cached == stats.total
         assert not self.scheduler.waiting and not self.scheduler.running
         for request in self.requests:
-            assert request.seq.finished or request.seq.finish_reason is None
+            assert request.seq.finished != (request in self.aborted)
 
     def _check_budget_is_used(self, plan: Plan) -> None:
         """Tokens are left over only where nobody could have used them."""

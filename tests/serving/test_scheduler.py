@@ -187,6 +187,17 @@ def test_orders():
         assert admitted(sim) == want
 
 
+def test_a_running_request_falls_back_by_its_tpot_objective_with_each_token():
+    """Both arrive at 0 with a TTFT of 10 s. After 3 tokens the next is due at 10 + 3 * 5 and at 10 + 3 * 1 seconds."""
+    order = EarliestDeadline(ttft=10.0)
+    sim = simulation(order=order, max_num_seqs=2)
+    relaxed, strict = sim.add(prompt(4), 8, tpot=5.0), sim.add(prompt(4), 8, tpot=1.0)
+    for _ in range(3):
+        sim.step()
+    assert (order.key(relaxed), order.key(strict)) == (25.0, 13.0)
+    assert sim.step().feeds == [(strict, 1), (relaxed, 1)]
+
+
 @pytest.mark.parametrize(("ageing", "place"), [(3.0, 3), (1000.0, 10)])
 def test_ageing_lets_a_low_priority_request_through(ageing, place):
     """An urgent request comes every step. One level weighs `ageing` seconds: only those within that time overtake."""
