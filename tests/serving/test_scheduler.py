@@ -149,9 +149,10 @@ def test_every_token_counts_in_the_budget():
     assert [lengths(sim.step()) for _ in range(3)] == [[6, 2], [1, 4], [1, 1]]
 
 
-def test_static_batching_waits_for_the_last():
-    """Two seats; the short one's stays empty until the long one is done."""
-    sim = simulation(batching=StaticBatching(), max_num_seqs=2, max_num_batched_tokens=16)
+@pytest.mark.parametrize("budget", [8, 16])
+def test_static_batching_waits_for_the_last(budget):
+    """Two seats; the short one's stays empty until the long one is done, also where the budget is spent at first."""
+    sim = simulation(batching=StaticBatching(), max_num_seqs=2, max_num_batched_tokens=budget)
     short, long, third = sim.add(prompt(4), 1), sim.add(prompt(4), 5), sim.add(prompt(4), 1)
     steps = [[request for request, _ in sim.step().feeds] for _ in range(6)]
     assert steps == [[short, long], [long], [long], [long], [long], [third]]
