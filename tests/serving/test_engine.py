@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import count
 
 import pytest
 import torch
@@ -291,6 +292,16 @@ def test_metrics_agree_with_what_happened(tiny):
         assert record.times.token_times == tuple(event.time for event in trace if event.kind == "token")
         first = next(event for event in trace if event.kind == "scheduled")
         assert record.queue_time == first.time - record.times.arrival
+
+
+def test_the_seconds_of_a_step_go_to_the_right_part(tiny, monkeypatch):
+    """On a clock that advances by one when it is read: once for each part, and once for each of 3 tokens."""
+    engine = Engine(tiny)
+    engine.add_request("O", SamplingParams(n=3))
+    monkeypatch.setattr("course_lib.engine.engine.perf_counter", count().__next__)
+    engine.step()
+    [step] = engine.metrics.steps
+    assert (step.time, step.scheduling_s, step.forward_s, step.sampling_s) == (0, 2, 1, 4)
 
 
 def test_the_trace_shows_preemption(tiny):
