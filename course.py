@@ -3,7 +3,7 @@
     python3 course.py lab      install what JupyterLab needs, fetch the chat model, open notebooks/
     python3 course.py test     the same for the tests, then run them and return their exit status
     python3 course.py doctor   report what this machine has; installs nothing
-    python3 course.py COMMAND  chat, generate, grade, bench, fetch: the `course` command; each has a --help
+    python3 course.py COMMAND  chat, generate, serve, grade, bench, fetch: the `course` command; each has a --help
 
 The packages go into .venv beside this file. A stamp in .venv makes every later start immediate and offline; it is
 written last, so an interrupted set-up continues on the next run.

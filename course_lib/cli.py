@@ -6,7 +6,9 @@ torch is imported inside the commands that need it, so that `course --help` answ
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -106,6 +108,51 @@ def chat(
                 answer += piece
             typer.echo()
             messages.append({"role": "assistant", "content": answer})
+
+
+class PrefixCache(StrEnum):
+    """Prefix index of the server's engine."""
+
+    HASH = "hash"
+    RADIX = "radix"
+    NONE = "none"
+
+
+@app.command()
+def serve(
+    model: Model = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 opens the server to the network.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
+    max_num_seqs: Annotated[int, typer.Option(help="Most completions that run at once.")] = 64,
+    max_waiting: Annotated[int, typer.Option(help="Most completions beyond these; then requests get 429.")] = 64,
+    blocks: Annotated[int, typer.Option(help="KV cache, in blocks.")] = 512,
+    block_size: Annotated[int, typer.Option(help="Tokens per block.")] = 16,
+    prefix_cache: Annotated[PrefixCache, typer.Option(help="How shared prefixes are found.")] = PrefixCache.HASH,
+    drain: Annotated[float, typer.Option(help="Seconds that running requests have after SIGTERM or Ctrl-C.")] = 30.0,
+) -> None:
+    """Serve a model over HTTP with OpenAI's API, until SIGTERM or Ctrl-C."""
+    try:
+        from course_lib.server import run
+    except ModuleNotFoundError as error:
+        raise CourseError(
+            f"the package {error.name} is missing; python3 course.py serve installs it, or pip install '.[serve]'"
+        ) from error
+
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("course_lib.server").setLevel(logging.INFO)
+    run.serve(
+        model,
+        host,
+        port,
+        max_num_seqs=max_num_seqs,
+        max_waiting=max_waiting,
+        blocks=blocks,
+        block_size=block_size,
+        prefix_cache=prefix_cache.value,
+        drain=drain,
+    )
 
 
 @app.command()

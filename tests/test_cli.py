@@ -26,7 +26,7 @@ def test_help_names_every_command_without_torch():
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     page, modules = done.stdout.rsplit("\n", 2)[:2]
     assert not {"torch", "transformers", "matplotlib"} & set(modules.split())
-    for command in ("doctor", "fetch", "chat", "generate", "grade"):
+    for command in ("doctor", "fetch", "chat", "generate", "serve", "grade"):
         assert f" {command} " in page
 
 
@@ -37,6 +37,9 @@ def test_help_names_every_command_without_torch():
         (["generate", "a", "--temperature", "-1"], "temperature"),
         (["generate", ""], "empty"),
         (["chat", "--model", "tiny"], "chat template"),
+        (["serve", "--model", "tiny", "--port", "-1"], "--port"),
+        (["serve", "--model", "tiny", "--port", "0", "--blocks", "0"], "0 blocks"),
+        (["serve", "--model", "tiny", "--port", "0", "--max-waiting", "-1"], "max_waiting"),
         (["grade", "no-such-file.ipynb"], "no-such-file.ipynb"),
     ],
 )
