@@ -146,12 +146,12 @@ def serve(
         model,
         host,
         port,
-        max_num_seqs=max_num_seqs,
         max_waiting=max_waiting,
+        drain=drain,
+        prefix_cache=prefix_cache.value,
+        max_num_seqs=max_num_seqs,
         blocks=blocks,
         block_size=block_size,
-        prefix_cache=prefix_cache.value,
-        drain=drain,
     )
 
 

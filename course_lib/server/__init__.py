@@ -1,5 +1,5 @@
 """An OpenAI-compatible HTTP server on the serving engine: `course serve`."""
 
-from course_lib.server.run import Server, listen, serve
+from course_lib.server.run import Server, build_engine, listen, serve
 
-__all__ = ["Server", "listen", "serve"]
+__all__ = ["Server", "build_engine", "listen", "serve"]

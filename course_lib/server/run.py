@@ -81,27 +81,16 @@ def listen(host: str, port: int) -> socket.socket:
         raise CourseError(f"cannot listen on {host} port {port} ({error}); choose another --host or --port") from None
 
 
-def serve(
-    model: str | None,
-    host: str,
-    port: int,
-    *,
-    max_num_seqs: int,
-    max_waiting: int,
-    blocks: int,
-    block_size: int,
-    prefix_cache: str,
-    drain: float,
-) -> None:
-    """Load the model and serve it until SIGTERM or SIGINT. Raises CourseError where something is in the way."""
-    listener = listen(host, port)
-    with listener:
-        engine = Engine(
-            LLM(model),
-            blocks=blocks,
-            block_size=block_size,
-            index=INDEXES[prefix_cache](),
-            order=Priority(),
-            max_num_seqs=max_num_seqs,
-        )
+def build_engine(llm: LLM, prefix_cache: str = "hash", **settings) -> Engine:
+    """The engine of a server: requests come in the order of their priority. prefix_cache: hash, radix or none."""
+    return Engine(llm, index=INDEXES[prefix_cache](), order=Priority(), **settings)
+
+
+def serve(model: str | None, host: str, port: int, *, max_waiting: int, drain: float, **engine) -> None:
+    """Load the model and serve it until SIGTERM or SIGINT. engine: settings of `build_engine`.
+
+    Raises CourseError where something is in the way.
+    """
+    with listen(host, port) as listener:
+        engine = build_engine(LLM(model), **engine)
         Server(engine, listener, max_waiting=max_waiting, drain=drain).serve_until_ended()

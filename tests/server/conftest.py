@@ -10,10 +10,8 @@ import httpx
 import openai
 import pytest
 
-from course_lib.cache import HashIndex
-from course_lib.engine import Engine, Priority
 from course_lib.errors import CourseError
-from course_lib.server import Server, listen
+from course_lib.server import Server, build_engine, listen
 
 PATIENCE_S = 30  # of every wait; nothing is asserted about times
 
@@ -31,7 +29,8 @@ class Running:
 
     def __init__(self, llm, *, braked: bool = False, max_waiting: int = 64, drain: float = PATIENCE_S, **engine):
         self.llm = llm
-        self.engine = Engine(llm, index=HashIndex(), order=Priority(), **engine)
+        self.engine = build_engine(llm, **engine)
+        self.entered = 0  # steps that stood before the brake
         self._steps = threading.Semaphore(0)
         if braked:
             self._free_step, self.engine.step = self.engine.step, self._braked_step
@@ -54,6 +53,7 @@ class Running:
             self.error = error
 
     def _braked_step(self):
+        self.entered += 1
         assert self._steps.acquire(timeout=PATIENCE_S)
         return self._free_step()
 

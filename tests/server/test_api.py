@@ -129,7 +129,7 @@ def test_lower_priority_is_admitted_first(start):
     with ThreadPoolExecutor(3) as pool:
         for held, (name, priority) in enumerate([("first", 0), ("late", 5), ("urgent", -5)], 1):
             pool.submit(ask, name, priority)
-            eventually(lambda held=held: server.worker.held == held)
+            eventually(lambda held=held: server.worker.held == held and server.entered == 1)
         for done in range(1, 4):
             server.allow(1)
             eventually(lambda done=done: len(ended) == done)
@@ -180,3 +180,18 @@ def test_chat_goes_on_to_the_context_limit_by_default(chatty):
     answer = chatty.chat(model=chatty.llm.name, messages=long, extra_body={"ignore_eos": True})
     assert answer.usage.total_tokens == chatty.llm.max_model_len
     assert answer.choices[0].finish_reason == "length"
+
+
+def test_chat_goes_on_to_the_pools_limit_by_default(start, chatty):
+    server = start(chatty.llm, blocks=4)
+    answer = server.chat(model=server.llm.name, messages=MESSAGES, extra_body={"ignore_eos": True})
+    assert answer.usage.total_tokens == 4 * 16 + 1  # the last token needs no slot
+
+
+@pytest.mark.parametrize("index", ["radix", "none"])
+def test_answers_do_not_depend_on_the_prefix_cache(start, index):
+    server = start(prefix_cache=index)
+    expected = offline(server.llm, PROMPT * 8, temperature=0, max_tokens=4)
+    for _ in range(2):
+        assert choices(server.complete(model="tiny", prompt=PROMPT * 8, temperature=0, max_tokens=4)) == expected
+    assert (server.engine.manager.stats().hit_tokens > 0) == (index == "radix")
