@@ -14,8 +14,11 @@ import ipywidgets
 from matplotlib.figure import Figure
 
 from course_lib import facts
+from course_lib.cache import BlockManager, HashIndex, RadixIndex
 from course_lib.errors import CourseError
 from course_lib.llm import LLM
+from course_lib.plots.block_history import history
+from course_lib.plots.block_map import block_map
 from course_lib.plots.kv_memory import KV_FORMATS, budget_setting
 from course_lib.plots.prefill_decode import FORMATS, roofline_setting
 from course_lib.plots.start import next_token
@@ -97,6 +100,21 @@ def kv_calculator(model: str = "Llama-3.1-8B", device: str = "H100") -> Explorer
             "kv": choice("KV cache", list(KV_FORMATS), "16 bit"),
             "context": powers("context n", 512, 131072, 8192),
             "sequences": powers("sequences B", 1, 1024, 64),
+        },
+    )
+
+
+def block_map_explorer(step: int = 0, index: str = "radix tree") -> Explorer:
+    """A pool of 12 blocks through one course of events, without a prefix index and with either of the two."""
+    makers = {"none": lambda: None, "chained hashes": HashIndex, "radix tree": RadixIndex}
+    courses = {name: history(BlockManager(12, 4, make())) for name, make in makers.items()}
+    last = min(len(steps) for steps in courses.values()) - 1
+    size = ipywidgets.Layout(width="480px")
+    return Explorer(
+        lambda step, index: block_map(courses[index][step]),
+        {
+            "step": ipywidgets.IntSlider(value=step, min=0, max=last, description="step", style=NAMES, layout=size),
+            "index": choice("prefix index", list(makers), index),
         },
     )
 

@@ -37,3 +37,19 @@ def test_a_missing_peer_is_named_with_the_way_to_get_it(monkeypatch):
     outcome = CliRunner().invoke(app, ["bench", "decode", "--model", "tiny"])
     assert outcome.exit_code == 1
     assert "the comparison needs transformers; `python3 course.py test` installs it" in outcome.output
+
+
+def test_bench_batching_serves_the_same_requests_under_each_policy(tmp_path):
+    path = tmp_path / "batching.json"
+    options = ["--model", "tiny", "--threads", "1", "--requests", "12", "--prompt-mean", "12", "--output-mean", "8"]
+    outcome = CliRunner().invoke(app, ["bench", "batching", "--json", str(path), "--max-num-seqs", "4", *options])
+    assert outcome.exit_code == 0, outcome.output
+    result = json.loads(path.read_text())
+    runs = {name: run for name, [run] in result["runs"].items()}
+    assert list(runs) == ["static", "continuous", "chunked prefill"]
+    for run in runs.values():
+        assert len(run["ttft"]) == len(run["tpot"]) == 12
+        assert 0 <= run["waste"] < 1 and 0 < run["scheduling_share"] < run["forward_share"] < 1
+    # Slots that free early are given to others, so continuous batching needs fewer steps for the same tokens.
+    assert runs["continuous"]["steps"] < runs["static"]["steps"]
+    assert runs["continuous"]["mean_running"] > runs["static"]["mean_running"]

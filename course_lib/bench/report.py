@@ -24,7 +24,7 @@ def conditions(**settings) -> dict:
         },
         "versions": {
             "python": platform.python_version(),
-            **{name: metadata.version(name) for name in ("torch", "transformers", "llm-inference-course")},
+            **{name: _version(name) for name in ("torch", "transformers", "llm-inference-course")},
         },
         "settings": settings,
     }
@@ -33,6 +33,13 @@ def conditions(**settings) -> dict:
 def write_json(path: Path, result: dict) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _cpu_name() -> str:

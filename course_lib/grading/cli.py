@@ -25,6 +25,8 @@ def grade_command(paths: list[Path], json: Path | None = None, html: Path | None
     one. Raises CourseError where a path does not exist, holds no notebook, or a report cannot be written.
     """
     files = [found for path in paths for found in find_notebooks(path)]
+    if len(paths) > 1:  # names are relative to their folder, so say which
+        files = [(file, _printable(file.as_posix())) for file, _ in files]
     seed, limits = secrets.randbits(53), Limits()  # 53 bits survive any JSON reader
     grades = []
     with starter() as children, tqdm(files, unit="notebook", leave=False, disable=None) as bar:

@@ -146,7 +146,9 @@ def step_bounds(t: Sequence[int], without: Sequence[float], cached: Sequence[flo
 
 
 @styled
-def logits_errors(errors: Mapping[str, Tensor], first: int, tolerance: float) -> Figure:
+def logits_errors(
+    errors: Mapping[str, Tensor], first: int, tolerance: float, title: str = "A chunk of tokens on a filled cache"
+) -> Figure:
     """Largest error of each position's logits, one line per way of computing them; `first` is their first position."""
     figure, [axes] = new_figure(9.5, 4.8)
     count = max(len(error) for error in errors.values())
@@ -165,5 +167,5 @@ def logits_errors(errors: Mapping[str, Tensor], first: int, tolerance: float) ->
     axes.set_xticks(range(first, first + count, max(1, count // 6)))
     axes.set_xlabel("position of the token")
     axes.set_ylabel("largest error of a logit")
-    axes.set_title("A chunk of tokens on a filled cache")
+    axes.set_title(title)
     return figure

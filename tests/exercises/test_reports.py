@@ -98,3 +98,12 @@ def test_paths_that_hold_nothing_are_refused(tmp_path):
 def test_names_lose_control_characters(tmp_path):
     (tmp_path / "a\x1b[31m\n.ipynb").touch()
     assert [name for _, name in find_notebooks(tmp_path)] == ["a?[31m?.ipynb"]
+
+
+def test_equal_names_in_two_folders_are_told_apart(tmp_path, capsys):
+    for folder in ("ann", "bob"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "01.ipynb").write_text("{")
+    grade_command([tmp_path / "ann", tmp_path / "bob"])
+    lines = capsys.readouterr().out
+    assert "ann/01.ipynb" in lines and "bob/01.ipynb" in lines
