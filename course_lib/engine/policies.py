@@ -15,7 +15,8 @@ class ContinuousBatching:
     """Requests join and leave between any two steps (Orca, OSDI 2022, section 4.1). Prompts are fed whole.
 
     Decodes ride along with the prompts, so a running request gets a token in every step; but the token budget must
-    admit the longest prompt, and a step with such a prompt takes long.
+    admit the longest prompt beside them, or that prompt, and all behind it, wait until enough of them have ended. A
+    step with such a prompt takes long.
     """
 
     def admits(self, running: Sequence[Request]) -> bool:
