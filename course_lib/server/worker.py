@@ -186,8 +186,10 @@ class EngineWorker:
 
     def _on_thread(self) -> None:
         try:
-            while not self._stopped:
+            while True:
                 self._on_thread_take()
+                if self._stopped:
+                    return
                 if self.engine.has_unfinished:
                     outputs = self.engine.step()
                     self.monitor.stepped(outputs)
@@ -227,4 +229,8 @@ class EngineWorker:
             del self._owners[request]
 
     def _on_thread_stop(self) -> None:
+        # What is unfinished has been failed, but its release may still be on its way.
+        for request in self._owners:
+            self.engine.abort(request)
+        self._owners.clear()
         self._stopped = True
