@@ -58,7 +58,7 @@ class PagedCache(SlotStore):
 
     def read(self, layer: int, first_row: int, rows: int, length: int) -> tuple[Tensor, Tensor]:
         tables = self.block_tables[first_row : first_row + rows, : self.manager.blocks_needed(length)]
-        keys, values = (self._by_block(store)[layer, tables].flatten(1, 2) for store in (self.keys, self.values))
+        keys, values = (self.by_block(store)[layer, tables].flatten(1, 2) for store in (self.keys, self.values))
         return keys[:, :length], values[:, :length]
 
     def commit(self, batch: Batch) -> None:
@@ -73,7 +73,7 @@ class PagedCache(SlotStore):
         """Perform the copies of `BlockManager.extend` one by one: a target may be the source of a later one."""
         for source, target in copies:
             for store in (self.keys, self.values):
-                blocks = self._by_block(store)
+                blocks = self.by_block(store)
                 blocks[:, target] = blocks[:, source]
 
     @property
@@ -81,7 +81,7 @@ class PagedCache(SlotStore):
         stats = self.manager.stats()
         return self.nbytes * (stats.in_use * self.manager.block_size - stats.waste) // self.manager.capacity
 
-    def _by_block(self, store: Tensor) -> Tensor:
+    def by_block(self, store: Tensor) -> Tensor:
         """A view [L, blocks, block_size, K, d]."""
         return store.unflatten(1, (self.manager.pool.total, self.manager.block_size))
 

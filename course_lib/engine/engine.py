@@ -67,7 +67,7 @@ class Engine:
         self._ids, self._groups = count(), count()
         self._unfinished: dict[str, list[Request]] = {}
         # Views [L, blocks, block_size, K, d], and what is swapped out of them.
-        self._stores = [store.unflatten(1, (blocks, block_size)) for store in (self.cache.keys, self.cache.values)]
+        self._stores = [self.cache.by_block(store) for store in (self.cache.keys, self.cache.values)]
         self._host: dict[int, list[Tensor]] = {}
 
     def add_request(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course_lib.config import ModelConfig, kv_bytes_per_token
 
@@ -49,8 +49,7 @@ class PassCost:
 
 def block_matrix_params(config: ModelConfig) -> int:
     """Weights of the matrices of all blocks: L * (hHd + 2hKd + Hdh + 3hf). Each is used once per token."""
-    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    return config.layers * (config.hidden * (q + 2 * kv) + q * config.hidden + 3 * config.hidden * config.ffn)
+    return replace(config, qkv_bias=False).block_parameters()  # biases are added, not multiplied
 
 
 def matmul_params(config: ModelConfig) -> int:
