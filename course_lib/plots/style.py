@@ -69,6 +69,14 @@ def new_figure(width: float = 8.5, height: float = 4.5, columns: int = 1) -> tup
 
 
 @styled
+def new_stack(width: float, height: float, rows: Sequence[float]) -> tuple[Picture, list[Axes]]:
+    """As `new_figure`, with axes below each other that share x; rows: their heights relative to each other."""
+    figure = Picture(figsize=(width, height), layout="constrained")
+    panels = figure.subplots(len(rows), 1, squeeze=False, sharex=True, height_ratios=list(rows))
+    return figure, list(panels[:, 0])
+
+
+@styled
 def png(figure: Figure) -> bytes:
     """The figure as PNG bytes with a palette: a third of the size, and equal figures give equal bytes."""
     buffer, small = io.BytesIO(), io.BytesIO()
