@@ -57,6 +57,19 @@ class Property:
 
 
 @dataclass(frozen=True)
+class Play:
+    """The function at work in a larger system, which calls it as often as it needs, as the engine calls a policy.
+
+    `play` gets a stand-in for the function and returns None, or what is wrong; it raises CourseError where a result is
+    of no use to it. Where the function raises, so does the stand-in, and the play ends.
+    """
+
+    text: str
+    play: Callable[[Callable[..., Any]], str | None]
+    stage: str = "in the engine"
+
+
+@dataclass(frozen=True)
 class Mistake:
     """A known wrong way. `wrong` is the function as it would be written; when the learner's answers are its answers,
     `hint` is what to say. The key is for reports and tests."""
@@ -77,8 +90,8 @@ class Problem:
     name: str
     arguments: tuple[str, ...]
     reference: Callable[..., Any]
-    public: Callable[[random.Random], list[Case | Property]]
-    hidden: Callable[[random.Random], list[Case | Property]]
+    public: Callable[[random.Random], list[Case | Property | Play]]
+    hidden: Callable[[random.Random], list[Case | Property | Play]]
     mistakes: tuple[Mistake, ...]
     view: Callable[[Outcome], dict[str, Any]] = result_only
     public_points: int = 2

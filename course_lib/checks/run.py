@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from course_lib.checks.compare import compare
-from course_lib.checks.core import Call, Case, Failure, Mistake, Outcome, Problem, Property, Result, describe
+from course_lib.checks.core import Call, Case, Failure, Mistake, Outcome, Play, Problem, Property, Result, describe
+from course_lib.errors import CourseError
 
 PUBLIC_SEED = 0
 NO_RETURN = "The function returned None: is a `return` missing?"
@@ -25,10 +26,13 @@ def run(problem: Problem, call: Call, seed: int = PUBLIC_SEED, hidden: bool = Fa
     cases = (problem.hidden if hidden else problem.public)(random.Random(seed))
     seen: list[Observed] = []
     for passed, case in enumerate(cases):
-        if isinstance(case, Property):
-            failure, observed = _run_property(problem, case, call)
-        else:
-            failure, observed = _run_case(problem, case, call)
+        match case:
+            case Case():
+                failure, observed = _run_case(problem, case, call)
+            case Property():
+                failure, observed = _run_property(problem, case, call)
+            case Play():
+                failure, observed = _run_play(problem, case, call)
         seen += observed
         if failure:
             rest = [later for later in cases[passed + 1 :] if isinstance(later, Case)]
@@ -105,6 +109,29 @@ def _run_property(problem: Problem, case: Property, call: Call) -> tuple[Failure
         wrong = "the results are not of the right type or shape"
     text = ", ".join(describe(problem, args) for args in case.calls)
     return wrong and Failure(case.stage, text, f"{case.text}: {wrong}"), observed
+
+
+class _Raised(Exception):
+    """The function raised inside a play."""
+
+
+def _run_play(problem: Problem, case: Play, call: Call) -> tuple[Failure | None, list[Observed]]:
+    observed: list[Observed] = []
+
+    def stand_in(*args: Any) -> Any:
+        observed.append((args, call(args)))
+        if observed[-1][1].error:
+            raise _Raised
+        return observed[-1][1].value
+
+    try:
+        wrong = case.play(stand_in)
+    except _Raised:
+        args, outcome = observed[-1]
+        return _raised(case.stage, describe(problem, args), outcome), observed
+    except CourseError as error:
+        wrong = str(error)
+    return wrong and Failure(case.stage, case.text, wrong), observed
 
 
 def _raised(stage: str, text: str, outcome: Outcome) -> Failure:

@@ -8,8 +8,10 @@ import torch
 
 from course_lib.checks import CheckFailed, check
 from course_lib.checks.compare import compare
+from course_lib.checks.core import Mistake, Play, Problem
 from course_lib.checks.ex01_counts import linear_flops
 from course_lib.checks.ex02_mask import causal_mask, positions
+from course_lib.checks.run import local_call, run
 from course_lib.errors import CourseError
 from course_lib.grading.codec import Foreign
 
@@ -53,6 +55,41 @@ def test_failure_is_short_and_shows_the_first_difference():
     assert "causal_mask(cached=2, new=2)" in text
     assert "the result at index [1, 3]: got False, want True; 1 of 8 elements differ" in text
     assert "tensor(" not in text and len(text.splitlines()) <= 4
+
+
+def doubled(text, play):
+    """A problem whose only case is a play: the function doubles a number, and halving is a known mistake."""
+    mistake = Mistake("halved", "Multiply by 2.", lambda x: x // 2)
+    return Problem("double", ("x",), lambda x: 2 * x, lambda rng: [Play(text, play)], lambda rng: [], (mistake,))
+
+
+def test_a_play_calls_the_function_as_often_as_it_needs():
+    def powers(double):
+        value = 1
+        for _ in range(5):
+            value = double(value)
+        return None if value == 32 else f"five doublings of 1 gave {value}"
+
+    problem = doubled("powers of two", powers)
+    assert run(problem, local_call(lambda x: 2 * x)).failure is None
+    failure = run(problem, local_call(lambda x: x // 2)).failure
+    assert (failure.stage, failure.case, failure.text) == (
+        "in the engine",
+        "powers of two",
+        "five doublings of 1 gave 0",
+    )
+    assert failure.hint_key == "halved"
+    assert run(problem, local_call(lambda x: 2 * x if x < 8 else 0)).failure.hint is None
+
+
+def test_a_play_ends_where_the_function_raises_or_gives_what_is_of_no_use():
+    def use(double):
+        raise CourseError(f"{double(3)} is odd")
+
+    problem = doubled("one call", use)
+    failure = run(problem, local_call(lambda x: x / 0)).failure
+    assert failure.case == "double(x=3)" and failure.text.startswith("raised ZeroDivisionError")
+    assert run(problem, local_call(lambda x: 7)).failure.text == "7 is odd"
 
 
 def test_error_in_the_function_is_named_without_a_traceback():
