@@ -18,15 +18,10 @@ from course_lib import LLM, SamplingParams
 from course_lib.bench.report import conditions
 from course_lib.engine import ChunkedPrefill, ContinuousBatching, Engine, StaticBatching
 from course_lib.perf.probe import probe
+from course_lib.perf.workload import log_normal_lengths
 
 POLICIES = {"static": StaticBatching, "continuous": ContinuousBatching, "chunked prefill": ChunkedPrefill}
 BLOCK_SIZE = 16
-
-
-def log_normal_lengths(mean: float, sigma: float, count: int, limit: int, generator: torch.Generator) -> list[int]:
-    """Lengths with the given mean before they are cut to 1 .. limit; sigma of the logarithm."""
-    z = torch.randn(count, generator=generator, dtype=torch.float64)
-    return (mean * torch.exp(sigma * z - sigma**2 / 2)).long().clamp(1, limit).tolist()
 
 
 def bench_batching(

@@ -50,7 +50,8 @@ class StepRecord:
 @dataclass(frozen=True)
 class RequestRecord:
     """One completion that ended. times: TTFT, TPOT, ITL, where it got a token. queue_time: seconds from arrival to its
-    first step, None where it was aborted before. cached_tokens: of the prompt, found in the prefix cache."""
+    first step, None where it was aborted before. cached_tokens: of the prompt, found in the prefix cache.
+    finish_reason: "stop", "length" or "abort"; "rejected" where `perf.replay` was refused."""
 
     request_id: str
     index: int
