@@ -19,7 +19,7 @@ from course_lib.engine.request import Request
 from course_lib.engine.scheduler import Scheduler
 from course_lib.errors import CourseError, RequestError
 from course_lib.llm import LLM, Prompt, request_output
-from course_lib.outputs import Logprobs, RequestOutput
+from course_lib.outputs import RequestOutput
 from course_lib.sampling import SamplingParams
 from course_lib.sequence import Sequence
 
@@ -28,9 +28,7 @@ from course_lib.sequence import Sequence
 class StepOutput:
     """What one completion got in a step. text: what became certain; "" while a stop string or a character is open.
 
-    finish_reason, stop_reason: as in `CompletionOutput`, None while it goes on. logprobs: the token's, where asked for;
-    they are never held back. text_offset: where its text begins, in characters; as the text may be cut before it, at a
-    stop string, this can lie behind the end.
+    finish_reason, stop_reason: as in `CompletionOutput`, None while it goes on.
     """
 
     request_id: str
@@ -39,8 +37,6 @@ class StepOutput:
     text: str
     finish_reason: str | None
     stop_reason: str | int | None
-    logprobs: Logprobs | None
-    text_offset: int
 
 
 class Engine:
@@ -209,19 +205,10 @@ class Engine:
 
     def _draw(self, request: Request, logits: Tensor) -> StepOutput:
         seq = request.seq
-        token = seq.draw(logits)
+        token = seq.sampler.draw(logits, seq.seen)
         seq.append(token, perf_counter())
         self.metrics.event(seq.token_times[-1], self.steps, "token", request)
-        return StepOutput(
-            request_id=request.group,
-            index=request.index,
-            token_id=token,
-            text=seq.take_text(),
-            finish_reason=seq.finish_reason,
-            stop_reason=seq.stop_reason,
-            logprobs=None if seq.params.logprobs is None else seq.logprobs[-1],
-            text_offset=seq.text_offset,
-        )
+        return StepOutput(request.group, request.index, token, seq.take_text(), seq.finish_reason, seq.stop_reason)
 
     def _log(self, plan: Plan, now: float) -> None:
         for kind in ("preempted", "swapped_out", "swapped_in"):
