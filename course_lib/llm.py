@@ -177,7 +177,7 @@ class LLM:
         ]
         logits = self.model.run(batch, cache, logits_for=[batch.last[i] for i in ready])
         got = [sequences[i] for i in ready]
-        drawn = [seq.sampler.draw(row, seq.seen) for seq, row in zip(got, logits, strict=True)]
+        drawn = [seq.draw(row) for seq, row in zip(got, logits, strict=True)]
         now = time.perf_counter()  # after the draw: reading a token's id waits for a GPU to have computed it
         for seq, token in zip(got, drawn, strict=True):
             seq.append(token, now)
@@ -201,7 +201,15 @@ def request_output(request_id: str, request: list[Sequence]) -> RequestOutput:
         prompt=request[0].prompt,
         prompt_token_ids=request[0].prompt_ids,
         outputs=[
-            CompletionOutput(i, seq.text.text, seq.output, seq.finish_reason, seq.stop_reason, seq.metrics)
+            CompletionOutput(
+                index=i,
+                text=seq.text.text,
+                token_ids=seq.output,
+                finish_reason=seq.finish_reason,
+                stop_reason=seq.stop_reason,
+                metrics=seq.metrics,
+                logprobs=None if seq.params.logprobs is None else seq.logprobs,
+            )
             for i, seq in enumerate(request)
         ],
     )

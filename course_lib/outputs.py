@@ -35,11 +35,26 @@ class RequestMetrics:
 
 
 @dataclass(frozen=True)
+class Logprob:
+    """One token at one position. logprob: natural logarithm of its probability under the model. rank: 1 = the most
+    probable. decoded_token: its text alone; bytes that are not a whole character are escaped, as in OpenAI's API."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+Logprobs = dict[int, Logprob]
+"""By token id, at one position: the drawn token first, then the most probable ones that were asked for."""
+
+
+@dataclass(frozen=True)
 class CompletionOutput:
     """One completion. finish_reason: 'stop' (end token or stop string) or 'length'.
 
     stop_reason: the stop string or token id that ended it, or, where the model's limit cut max_tokens short, a sentence
-    that says so; else None. token_ids include the token that ended it, text does not.
+    that says so; else None. token_ids include the token that ended it, text does not. logprobs: one entry per token id;
+    None where `SamplingParams.logprobs` is.
     """
 
     index: int
@@ -48,6 +63,7 @@ class CompletionOutput:
     finish_reason: str
     stop_reason: str | int | None
     metrics: RequestMetrics
+    logprobs: list[Logprobs] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from course_lib.errors import RequestError
 
 GREEDY_BELOW = 1e-5  # a temperature under this is greedy decoding
+MAX_LOGPROBS = 20  # OpenAI's limit, and vLLM's default one
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class SamplingParams:
     above 1 discourages tokens of the prompt and the output (arXiv 1909.05858). seed: makes the request's draws
     repeatable, whatever else is in the batch; completion i of n uses seed + i. max_tokens: most new tokens.
     stop: strings that end the completion, not included in it. stop_token_ids: token ids that end it.
-    ignore_eos: go on after the model's end token.
+    ignore_eos: go on after the model's end token. logprobs: return the log-probability of each token, and of this many
+    most probable ones, in the model's own distribution: before penalty, temperature and filters. None = do not.
     Raises RequestError where a value is out of range.
     """
 
@@ -35,8 +37,9 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int = 16
     stop: str | Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
+    stop_token_ids: Collection[int] = ()
     ignore_eos: bool = False
+    logprobs: int | None = None
 
     def __post_init__(self):
         rules = [
@@ -46,12 +49,15 @@ class SamplingParams:
             ("top_k", self.top_k >= -1, "0 or -1 (all tokens) or a positive number"),
             ("min_p", 0 <= self.min_p <= 1, "between 0 and 1"),
             ("repetition_penalty", self.repetition_penalty > 0, "above 0 (1 = none)"),
+            ("seed", self.seed is None or -(2**63) <= self.seed < 2**63, "a signed 64-bit number"),
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("logprobs", self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS, f"0 to {MAX_LOGPROBS}"),
         ]
         for name, ok, allowed in rules:
             if not ok:
                 raise RequestError(f"{name} is {getattr(self, name)}; it must be {allowed}")
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", frozenset(self.stop_token_ids))  # asked for at each token
         if "" in self.stop:
             raise RequestError("a stop string is empty; leave it out or give at least one character")
 
@@ -109,6 +115,20 @@ def probabilities(logits: Tensor, params: SamplingParams, seen: Sequence[int] = 
         return torch.zeros_like(logits).index_fill(0, logits.argmax(), 1.0)
     logits = keep_min_p(logits / params.temperature, params.min_p)
     return keep_top_p(keep_top_k(logits, params.top_k), params.top_p).softmax(dim=-1)
+
+
+def top_logprobs(logits: Tensor, token: int, k: int) -> list[tuple[int, float, int]]:
+    """(token id, log-probability, rank from 1) of the drawn `token`, which comes first, and of the k most probable.
+
+    logits: float32 [V]. Between equals the k are arbitrary; a `token` outside of them has the last rank of its equals.
+    """
+    logprobs = logits.log_softmax(dim=-1)
+    values, ids = logprobs.topk(min(k, len(logprobs)))
+    best = {i: (i, value, rank) for i, value, rank in zip(ids.tolist(), values.tolist(), range(1, k + 1), strict=False)}
+    drawn = best.pop(token, None)
+    if drawn is None:
+        drawn = token, float(logprobs[token]), int((logprobs >= logprobs[token]).sum())
+    return [drawn, *best.values()]
 
 
 class Sampler:

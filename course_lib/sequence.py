@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from course_lib.outputs import RequestMetrics
-from course_lib.sampling import Sampler, SamplingParams
+from torch import Tensor
+
+from course_lib.outputs import Logprob, Logprobs, RequestMetrics
+from course_lib.sampling import Sampler, SamplingParams, top_logprobs
 from course_lib.tokenizer import TextStream
 
 
 @dataclass
 class Sequence:
-    """limit: most tokens of prompt and completion together. arrival: seconds on `time.perf_counter`'s clock."""
+    """limit: most tokens of prompt and completion together. arrival: seconds on `time.perf_counter`'s clock.
+
+    logprobs: one entry per token where they are asked for. text_offset: where the last token's text begins in the text;
+    for a token that adds to a begun character, where that character does.
+    """
 
     prompt: str | None
     prompt_ids: list[int]
@@ -26,6 +32,8 @@ class Sequence:
     token_times: list[float] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    logprobs: list[Logprobs] = field(default_factory=list)
+    text_offset: int = 0
     _taken: int = 0  # characters already handed to a stream
 
     @property
@@ -42,10 +50,20 @@ class Sequence:
         """Prompt and output so far, for the repetition penalty; empty where none is set."""
         return self.prompt_ids + self.output if self.params.repetition_penalty != 1 else []
 
+    def draw(self, logits: Tensor) -> int:
+        """The next token, which `append` then adds, and its log-probabilities. logits: float32 [V]."""
+        token = self.sampler.draw(logits, self.seen)
+        if self.params.logprobs is not None:
+            name = self.text.tokenizer.token_text
+            rows = top_logprobs(logits, token, self.params.logprobs)
+            self.logprobs.append({i: Logprob(logprob, rank, name(i)) for i, logprob, rank in rows})
+        return token
+
     def append(self, token: int, now: float) -> None:
         """Add a generated token and decide whether the completion ends with it."""
         self.output.append(token)
         self.token_times.append(now)
+        self.text_offset = len(self.text.text)
         if token in self.eos_ids or token in self.params.stop_token_ids:
             self._finish("stop", token if token in self.params.stop_token_ids else None)
             return
@@ -70,8 +88,12 @@ class Sequence:
         return RequestMetrics(self.arrival, tuple(self.token_times))
 
     def _find_stop(self) -> tuple[int, str] | None:
-        """(position, stop string) of the first stop string in the text."""
-        hits = [(at, stop) for stop in self.params.stop if (at := self.text.text.find(stop)) >= 0]
+        """(position, stop string) of the first stop string in the text, which the last token has completed."""
+        hits = []
+        for stop in self.params.stop:
+            start = max(0, self.text_offset - len(stop) + 1)
+            if (at := self.text.text.find(stop, start)) >= 0:
+                hits.append((at, stop))
         return min(hits, default=None)
 
     def _finish(self, reason: str, detail: str | int | None, flush: bool = True) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,23 @@ import tokenizers
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers.decoders import DecodeStream
+from tokenizers.pre_tokenizers import ByteLevel
 
 from course_lib.errors import ModelError, RequestError
 from course_lib.files import read_json
 
 Messages = Sequence[dict[str, str]]
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte that each character of a byte-level vocabulary stands for, as GPT-2 chose them: a printable byte is
+    written as itself, the others, in order, as the characters from 256 on."""
+    characters = ByteLevel.alphabet()
+    moved = [byte for byte in range(256) if chr(byte) not in characters]
+    return {char: ord(char) if ord(char) < 256 else moved[ord(char) - 256] for char in characters}
+
+
+BYTE_OF = _byte_alphabet()
 
 
 class Tokenizer:
@@ -54,6 +68,37 @@ class Tokenizer:
         """Text of token ids, special tokens left out."""
         return self.inner.decode(list(ids), skip_special_tokens=True)
 
+    def token_bytes(self, token: int) -> bytes | None:
+        """What the token adds to the UTF-8 bytes of a text; they need not be whole characters.
+
+        None for a special token, as its text is left out, and for an id without a token: models pad their vocabulary.
+        """
+        if token in self._added:
+            added = self._added[token]
+            return None if added.special else added.content.encode()
+        piece = self.inner.id_to_token(token)
+        if piece is None:
+            return None
+        if self._byte_level:
+            codes = [BYTE_OF.get(char) for char in piece]
+            return piece.encode() if None in codes else bytes(codes)
+        if byte := re.fullmatch("<0x([0-9A-F]{2})>", piece):  # SentencePiece's token for a single byte
+            return bytes.fromhex(byte[1])
+        return piece.replace("\u2581", " ").encode()
+
+    def token_text(self, token: int) -> str:
+        """The token alone: bytes that are not whole characters as \\xNN, a special token by its name."""
+        known = self.token_bytes(token)
+        return (self.inner.id_to_token(token) or "") if known is None else known.decode(errors="backslashreplace")
+
+    @cached_property
+    def _added(self) -> dict[int, tokenizers.AddedToken]:
+        return self.inner.get_added_tokens_decoder()
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        return "ByteLevel(" in repr(self.inner.decoder)
+
     def render_chat(self, messages: Messages, add_generation_prompt: bool = True) -> str:
         """The prompt text of a conversation, by the model's own template. Raises RequestError where it has none."""
         if not self.chat_template:
@@ -86,20 +131,20 @@ class TextStream:
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
         self._ids: list[int] = []
         self.text = ""
 
     def push(self, token: int) -> str:
         self._ids.append(token)
-        piece = self._stream.step(self._tokenizer.inner, token) or ""
+        piece = self._stream.step(self.tokenizer.inner, token) or ""
         self.text += piece
         return piece
 
     def flush(self) -> str:
         """The rest: bytes of a character that was never finished, shown as U+FFFD."""
-        piece = self._tokenizer.decode(self._ids)[len(self.text) :]
+        piece = self.tokenizer.decode(self._ids)[len(self.text) :]
         self.text += piece
         return piece
 

@@ -16,7 +16,7 @@ from course_lib.cache.prefix import Content, PrefixIndex
 
 def root_key(salt: str) -> bytes:
     """The key that stands before a sequence's first block."""
-    return hashlib.sha256(salt.encode()).digest()
+    return hashlib.sha256(salt.encode(errors="surrogatepass")).digest()  # any string that JSON can carry
 
 
 def block_key(parent: bytes, content: Content) -> bytes:

@@ -19,7 +19,7 @@ from course_lib.engine.request import Request
 from course_lib.engine.scheduler import Scheduler
 from course_lib.errors import CourseError, RequestError
 from course_lib.llm import LLM, Prompt, request_output
-from course_lib.outputs import RequestOutput
+from course_lib.outputs import Logprobs, RequestOutput
 from course_lib.sampling import SamplingParams
 from course_lib.sequence import Sequence
 
@@ -28,7 +28,9 @@ from course_lib.sequence import Sequence
 class StepOutput:
     """What one completion got in a step. text: what became certain; "" while a stop string or a character is open.
 
-    finish_reason, stop_reason: as in `CompletionOutput`, None while it goes on.
+    finish_reason, stop_reason: as in `CompletionOutput`, None while it goes on. logprobs: the token's, where asked for;
+    they are never held back. text_offset: where its text begins, in characters; as the text may be cut before it, at a
+    stop string, this can lie behind the end.
     """
 
     request_id: str
@@ -37,6 +39,8 @@ class StepOutput:
     text: str
     finish_reason: str | None
     stop_reason: str | int | None
+    logprobs: Logprobs | None
+    text_offset: int
 
 
 class Engine:
@@ -79,18 +83,21 @@ class Engine:
         ttft: float | None = None,
         tpot: float | None = None,
         arrival_time: float | None = None,
+        cache_salt: str = "",
     ) -> str:
         """Queue a prompt (text or token ids) and return its id.
 
         priority: lower comes first. ttft, tpot: objectives in seconds; what they do depends on the scheduler's order.
         arrival_time: on `time.perf_counter`'s clock, of a request that came before this call; default now.
+        cache_salt: only requests of one salt share cached prefixes; otherwise a tenant could learn from its TTFT which
+        prompts others have sent.
         Raises RequestError where it is not valid or can never fit.
         """
         [sequences] = self.llm.requests([prompt], params)
         if arrival_time is not None:
             for seq in sequences:
                 seq.arrival = arrival_time
-        leader = self._request(sequences, priority, ttft, tpot)
+        leader = self._request(sequences, priority, ttft, tpot, cache_salt)
         self.scheduler.check(leader)
         return self._add(leader)
 
@@ -168,10 +175,10 @@ class Engine:
         self.steps += 1
         return outputs
 
-    def _request(self, sequences: list[Sequence], *objectives) -> Request:
+    def _request(self, sequences: list[Sequence], *settings) -> Request:
         """The request that is fed, its siblings attached, as yet unknown to the scheduler."""
         group = str(next(self._groups))
-        leader, *siblings = [Request(next(self._ids), group, i, seq, *objectives) for i, seq in enumerate(sequences)]
+        leader, *siblings = [Request(next(self._ids), group, i, seq, *settings) for i, seq in enumerate(sequences)]
         leader.siblings = siblings
         return leader
 
@@ -205,10 +212,19 @@ class Engine:
 
     def _draw(self, request: Request, logits: Tensor) -> StepOutput:
         seq = request.seq
-        token = seq.sampler.draw(logits, seq.seen)
+        token = seq.draw(logits)
         seq.append(token, perf_counter())
         self.metrics.event(seq.token_times[-1], self.steps, "token", request)
-        return StepOutput(request.group, request.index, token, seq.take_text(), seq.finish_reason, seq.stop_reason)
+        return StepOutput(
+            request_id=request.group,
+            index=request.index,
+            token_id=token,
+            text=seq.take_text(),
+            finish_reason=seq.finish_reason,
+            stop_reason=seq.stop_reason,
+            logprobs=None if seq.params.logprobs is None else seq.logprobs[-1],
+            text_offset=seq.text_offset,
+        )
 
     def _log(self, plan: Plan, now: float) -> None:
         for kind in ("preempted", "swapped_out", "swapped_in"):

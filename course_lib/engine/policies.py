@@ -134,10 +134,24 @@ class Recompute(Preemption):
 
 
 class Swap(Preemption):
-    """Copy the blocks to host memory, and back later. Costs two transfers, and host memory for all that are swapped."""
+    """Copy the blocks to host memory, and back later. Costs two transfers, and host memory for all that are swapped.
+
+    host_blocks: how many the host holds at most, None for no limit. A request that finds no room there is recomputed.
+    """
+
+    def __init__(self, host_blocks: int | None = None):
+        if host_blocks is not None and host_blocks < 0:
+            raise RequestError(f"host_blocks is {host_blocks}; it must be at least 0, or None for no limit")
+        self.host_blocks = host_blocks
+        self._swapped: list[Request] = []  # those that came back or ended are dropped when the next one goes
 
     def evict(self, request: Request, manager: BlockManager, plan: Plan) -> None:
         blocks = manager.table(request.id).blocks[: manager.blocks_needed(request.computed)]
+        self._swapped = [other for other in self._swapped if other.state is State.SWAPPED]
+        held = sum(manager.blocks_needed(other.computed) for other in self._swapped)
+        if self.host_blocks is not None and held + len(blocks) > self.host_blocks:
+            return Recompute().evict(request, manager, plan)
+        self._swapped.append(request)
         plan.memory.append(SwapOut(request.id, tuple(blocks)))
         manager.free(request.id)
         request.state = State.SWAPPED

@@ -21,6 +21,7 @@ class Request:
 
     id: names its block table. group: what `Engine.add_request` returned, shared by the n completions of a prompt.
     priority: lower comes first, as in vLLM. ttft, tpot: objectives in seconds, None where it has none.
+    cache_salt: only requests with the same one share blocks through the prefix cache.
     computed: tokens whose keys and values exist, in the pool or, when swapped out, on the host.
     cached: prompt tokens that the prefix cache held when the request was first admitted.
     first_scheduled: on the clock of `seq.arrival`. siblings: completions that wait for this one's prompt.
@@ -33,6 +34,7 @@ class Request:
     priority: int = 0
     ttft: float | None = None
     tpot: float | None = None
+    cache_salt: str = ""
     state: State = State.WAITING
     computed: int = 0
     cached: int = 0

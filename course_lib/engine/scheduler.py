@@ -164,7 +164,7 @@ class Scheduler:
     def _open(self, request: Request, plan: Plan) -> bool:
         """Give the request blocks for all its tokens, and those of a swapped one their content. False: no room now."""
         tokens = request.tokens(0, request.known)
-        found = self.manager.allocate(request.id, tokens)
+        found = self.manager.allocate(request.id, tokens, request.cache_salt)
         if found is None:
             return False
         if request.state is State.SWAPPED:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from course_lib import LLM, SamplingParams
+from course_lib.engine import Engine
 from course_lib.errors import RequestError
+from course_lib.weights.loading import ASSETS
 
 PROMPTS = ["In the beginning", "To be, or not", "And the king said unto", "O"]
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
@@ -169,3 +172,60 @@ def test_a_model_without_a_chat_template_says_what_to_do(tiny):
 def test_streaming_several_completions_is_refused(tiny):
     with pytest.raises(RequestError, match="n is 2"):
         list(tiny.stream("O", SamplingParams(n=2)))
+
+
+# --- log-probabilities ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """Log-probabilities [V], float64, of the token after a list of ids: transformers' model, its own softmax."""
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(ASSETS / "tiny").float().eval()
+
+    def of(known: list[int]) -> np.ndarray:
+        with torch.no_grad():
+            logits = model(torch.tensor([known])).logits[0, -1].double().numpy()
+        shifted = logits - logits.max()
+        return shifted - np.log(np.exp(shifted).sum())
+
+    return of
+
+
+def check_logprobs(reference, prompt: list[int], completion, k: int) -> None:
+    """Of each token: its own and the k largest, with their ranks where no near tie leaves them open."""
+    known = list(prompt)
+    for token, entry in zip(completion.token_ids, completion.logprobs, strict=True):
+        want = reference(known)
+        assert next(iter(entry)) == token and len(entry) in (k, k + 1)
+        for i, one in entry.items():
+            assert one.logprob == pytest.approx(want[i], abs=1e-4)
+            assert 1 + (want > want[i] + 1e-4).sum() <= one.rank <= (want > want[i] - 1e-4).sum()
+        best = sorted((one.logprob for one in entry.values() if one.rank <= k), reverse=True)
+        np.testing.assert_allclose(best, np.sort(want)[::-1][:k], atol=1e-4)
+        known.append(token)
+
+
+@pytest.mark.parametrize("run", [LLM.generate, lambda llm, *ask: Engine(llm).generate(*ask)], ids=["LLM", "Engine"])
+@pytest.mark.parametrize("k", [0, 3])
+def test_log_probabilities_are_those_of_the_model(tiny, reference, run, k):
+    """Neither temperature nor filters nor the penalty changes them, though each changes what is drawn."""
+    params = SamplingParams(
+        n=2, seed=4, temperature=1.5, top_k=40, min_p=0.001, repetition_penalty=1.5, max_tokens=10, logprobs=k
+    )
+    [output] = run(tiny, PROMPTS[0], params)
+    for completion in output.outputs:
+        check_logprobs(reference, output.prompt_token_ids, completion, k)
+    assert any(one.rank > k for each in output.outputs for entry in each.logprobs for one in entry.values())
+
+
+def test_log_probabilities_name_their_tokens(tiny):
+    """A greedy text is made of the tokens of rank 1."""
+    [output] = tiny.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=12, logprobs=1))
+    entries = output.outputs[0].logprobs
+    assert "".join(one.decoded_token for entry in entries for one in entry.values()) == output.outputs[0].text
+
+
+def test_who_asks_for_no_log_probabilities_pays_nothing(tiny, monkeypatch):
+    monkeypatch.setattr("course_lib.sequence.top_logprobs", None)
+    assert tiny.generate(PROMPTS[0], GREEDY)[0].outputs[0].logprobs is None

@@ -16,6 +16,7 @@ from course_lib.sampling import (
     keep_top_p,
     penalise_repetition,
     probabilities,
+    top_logprobs,
 )
 
 LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
@@ -95,6 +96,24 @@ def test_a_dropped_token_is_never_drawn():
     assert {sampler.draw(LOGITS, []) for _ in range(200)} == {0}
 
 
+def test_log_probabilities_name_the_drawn_token_and_the_most_probable():
+    """Unnormalised logits; ranks from 1; nothing twice."""
+    logits = LOGITS[[3, 0, 2, 1]] + 7
+    want = {0: (0.05, 4), 1: (0.5, 1), 2: (0.15, 3), 3: (0.3, 2)}
+    for token, k, ids in [(0, 2, [0, 1, 3]), (3, 2, [3, 1]), (1, 0, [1]), (2, 9, [2, 1, 3, 0])]:
+        rows = top_logprobs(logits, token, k)
+        assert [i for i, _, _ in rows] == ids
+        for i, logprob, rank in rows:
+            assert (math.exp(logprob), rank) == (pytest.approx(want[i][0]), want[i][1])
+
+
+def test_a_drawn_token_that_ties_with_the_kth_keeps_out_of_the_k():
+    """Ranks up to k then name k tokens, as OpenAI's list of the k most probable needs."""
+    for token in range(4):
+        ranks = sorted(rank for _, _, rank in top_logprobs(torch.zeros(4), token, 2))
+        assert ranks in ([1, 2], [1, 2, 4])
+
+
 @pytest.mark.parametrize(
     "bad, says",
     [
@@ -107,6 +126,9 @@ def test_a_dropped_token_is_never_drawn():
         (dict(n=0), "n is 0"),
         (dict(repetition_penalty=0), "repetition_penalty is 0"),
         (dict(stop=["a", ""]), "a stop string is empty"),
+        (dict(logprobs=21), "logprobs is 21; it must be 0 to 20"),
+        (dict(logprobs=-1), "logprobs is -1"),
+        (dict(seed=2**63), "seed is 9223372036854775808; it must be a signed 64-bit number"),
     ],
 )
 def test_bad_parameters_are_named(bad, says):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gguf
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders
 
 from course_lib import load_tokenizer
 from course_lib.errors import ModelError, RequestError
+from course_lib.tokenizer import Tokenizer
 
 TINY = load_tokenizer("tiny")
 
@@ -27,6 +30,29 @@ def test_stream_adds_up_and_never_shows_half_a_character(text):
     assert "".join(pieces) + stream.flush() == text
     if "\ufffd" not in text:
         assert not any("\ufffd" in piece for piece in pieces)
+
+
+@given(st.text(max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_bytes_of_tokens_add_up_to_the_text(text):
+    assert b"".join(TINY.token_bytes(token) for token in TINY.encode(text)) == text.encode()
+
+
+def test_tokens_as_text():
+    """Half a character is escaped as OpenAI does it, a special token has a name but no bytes, padding has neither."""
+    half = TINY.encode("\N{EURO SIGN}")[0]
+    assert (TINY.token_bytes(half), TINY.token_text(half)) == (b"\xe2", "\\xe2")
+    assert (TINY.token_bytes(0), TINY.token_text(0)) == (None, "<|endoftext|>")
+    assert (TINY.token_bytes(10**6), TINY.token_text(10**6)) == (None, "")
+
+
+def test_bytes_of_sentencepiece_tokens():
+    pieces = ["<unk>", "\u2581the", "<0xE2>", "\u20ac", "<tool>"]
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={p: i for i, p in enumerate(pieces[:-1])}, merges=[]))
+    inner.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    inner.add_tokens([tokenizers.AddedToken("<tool>", special=False)])
+    tokenizer = Tokenizer(inner, None, None, None)
+    assert [tokenizer.token_bytes(i) for i in range(1, 5)] == [b" the", b"\xe2", b"\xe2\x82\xac", b"<tool>"]
 
 
 def test_pair_shares_one_vocabulary():

@@ -1,7 +1,8 @@
 """The scheduler and the block manager driven by a model without tensors, with every promise checked after every step.
 
-A block's content is a list of token ids. A wrong block table, a copy that is missing or comes too late, a prefix hit on
-blocks that are not computed: each shows as a token that is not where the request has it.
+A block's content is a list of token ids, each with the cache salt of who wrote it. A wrong block table, a copy that is
+missing or comes too late, a prefix hit on blocks that are not computed, or that are another tenant's: each shows as a
+token that is not where the request has it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from course_lib.errors import RequestError
 from course_lib.sampling import SamplingParams
 from course_lib.sequence import Sequence
 
+Cell = tuple[int, str] | None
+
 
 class NoText:
     """Stands for a TextStream; the fake tokens have no text."""
@@ -44,20 +47,24 @@ class Simulation:
     def __init__(self, scheduler: Scheduler, eos_ids: tuple[int, ...] = (0,)):
         self.scheduler, self.manager, self.eos_ids = scheduler, scheduler.manager, eos_ids
         size = self.manager.block_size
-        self.blocks: list[list[int | None]] = [[None] * size for _ in range(self.manager.pool.total)]
-        self.host: dict[int, list[list[int | None]]] = {}
+        self.blocks: list[list[Cell]] = [[None] * size for _ in range(self.manager.pool.total)]
+        self.host: dict[int, list[list[Cell]]] = {}
         self.requests: list[Request] = []  # every admitted completion
         self.aborted: set[Request] = set()
         self.ids = count()
         self.now = 0
-        self.longest = 0
+        self.longest = self.swaps = self.fallbacks = 0  # fallbacks: recomputed because the host was full
         self.bounds: dict[Request, int] = {}  # first come, first served: the step by which it is done
 
     @property
     def unfinished(self) -> list[Request]:
         return [request for request in self.requests if request.state is not State.FINISHED]
 
-    def add(self, prompt: list[int], new: int, n: int = 1, priority: int = 0, **objectives) -> Request:
+    @property
+    def host_blocks(self) -> int:
+        return sum(map(len, self.host.values()))
+
+    def add(self, prompt: list[int], new: int, n: int = 1, priority: int = 0, **settings) -> Request:
         """Raises RequestError where the scheduler refuses the request."""
         params = SamplingParams(n=n, max_tokens=new)
         leader, *siblings = [
@@ -67,7 +74,7 @@ class Simulation:
                 i,
                 Sequence(None, prompt, params, None, NoText(), self.eos_ids, 10**6, float(self.now)),
                 priority,
-                **objectives,
+                **settings,
             )
             for i in range(n)
         ]
@@ -89,6 +96,7 @@ class Simulation:
 
     def step(self) -> Plan:
         decoding = [request for request in self.scheduler.running if request.remaining == 1]
+        computed = {request: request.computed for request in self.scheduler.running}
         key = self.scheduler._key
         plan = self.scheduler.schedule(self.now)
         gone = plan.preempted + plan.swapped_out
@@ -104,6 +112,13 @@ class Simulation:
         self._check_budget_is_used(plan)
         ready = [plan.feeds[i][0] for i in plan.ready]
         self._perform(plan)
+        if (limit := getattr(self.scheduler.preemption, "host_blocks", None)) is not None:
+            assert self.host_blocks <= limit, "the host holds more than it may"
+            self.swaps += len(plan.swapped_out)
+            self.fallbacks += len(plan.preempted)
+            for victim in plan.preempted:
+                needs = self.manager.blocks_needed(computed[victim])
+                assert self.host_blocks + needs > limit, "a request was recomputed though the host had room"
         drawing = self.scheduler.computed(plan)
         assert [group[0] for group in drawing] == ready
         self.now += 1
@@ -147,7 +162,7 @@ class Simulation:
             assert (
                 seats > scheduler.max_num_seqs
                 or (whole and head.remaining > left)
-                or not self.manager.can_allocate(head.tokens(0, head.known))
+                or not self.manager.can_allocate(head.tokens(0, head.known), head.cache_salt)
             ), "the budget was not used"
 
     def _perform(self, plan: Plan) -> None:
@@ -166,11 +181,12 @@ class Simulation:
             table = self.manager.table(request.id).blocks
             self.manager.check_writable(request.id, n)
             for position, token in enumerate(request.tokens(request.computed, request.computed + n), request.computed):
-                self.blocks[table[position // size]][position % size] = token
+                self.blocks[table[position // size]][position % size] = token, request.cache_salt
         for request, n in plan.feeds:  # every token that attention would read is where the table says
             table, end = self.manager.table(request.id).blocks, request.computed + n
-            held = [token for block in table for token in self.blocks[block]]
-            assert held[:end] == request.tokens(0, end), f"request {request.id} would attend to wrong tokens"
+            held = [cell for block in table for cell in self.blocks[block]]
+            want = [(token, request.cache_salt) for token in request.tokens(0, end)]
+            assert held[:end] == want, f"request {request.id} would attend to wrong tokens"
         for request, n in plan.feeds:
             self.manager.commit(request.id, request.tokens(request.computed, request.computed + n))
 
@@ -199,7 +215,7 @@ def random_scheduler(random: Random) -> Scheduler:
         manager,
         batching=random.choice([StaticBatching, ContinuousBatching, ChunkedPrefill])(),
         order=random.choice([Fcfs(), Priority(ageing=random.choice([0.5, 4.0])), EarliestDeadline(5.0, 1.0)]),
-        preemption=random.choice([Recompute, Swap])(),
+        preemption=random.choice([Recompute(), Swap(), Swap(host_blocks=random.randint(0, 8))]),
         max_num_seqs=seqs,
         max_num_batched_tokens=seqs + random.randint(0, 8),
     )
@@ -216,8 +232,9 @@ def random_workload(seed: int) -> Simulation:
         prompt = common + [random.randint(1, 9) for _ in range(random.randint(not common, 3))]
         new, n = random.randint(1, 10), random.choice([1, 1, 1, 2, 3])
         refused = refusal(simulation.scheduler, len(prompt), new, n)
+        settings = dict(ttft=random.choice([None, 1.0, 20.0]), cache_salt=random.choice(["", "", "", "tenant"]))
         try:
-            simulation.add(prompt, new, n, random.randint(-2, 2), ttft=random.choice([None, 1.0, 20.0]))
+            simulation.add(prompt, new, n, random.randint(-2, 2), **settings)
             assert not refused, "what can never fit was admitted"
         except RequestError:
             assert refused, "what fits was refused"

@@ -200,6 +200,49 @@ def test_streamed_text_adds_up_and_a_stop_string_never_appears(tiny):
     assert stop not in got[1] and whole.startswith(got[1])
 
 
+def test_log_probabilities_do_not_depend_on_the_company(tiny):
+    """Alone, and in small chunks, preempted, beside others with other wishes."""
+    [mine, *others] = [
+        SamplingParams(temperature=0.8, seed=i, max_tokens=12, logprobs=k) for i, k in enumerate([4, None, 20, 0])
+    ]
+    alone = Engine(tiny).generate(PROMPTS[0], mine)[0].outputs[0]
+    crowded = Engine(tiny, blocks=10, block_size=4, max_num_batched_tokens=8, max_num_seqs=4)
+    outputs = [output.outputs[0] for output in crowded.generate(PROMPTS, [mine, *others])]
+    assert preemptions(crowded) > 0 and outputs[0].token_ids == alone.token_ids
+    for got, want in zip(outputs[0].logprobs, alone.logprobs, strict=True):
+        assert [one.rank for one in got.values()] == [one.rank for one in want.values()]
+        assert {i: one.logprob for i, one in got.items()} == pytest.approx(
+            {i: one.logprob for i, one in want.items()}, abs=1e-4
+        )
+    assert [output.logprobs and len(output.logprobs) for output in outputs] == [12, None, 12, 12]
+
+
+def test_log_probabilities_come_at_once_and_their_offset_finds_the_text(tiny):
+    """The text is held back while a stop string or a character is open. What the string cut off lies behind the end."""
+    text = "a\N{EURO SIGN}b stop c"
+    tokens = tiny.tokenizer.encode(text)
+    engine = Engine(tiny)
+    engine.add_request(PROMPTS[0], SamplingParams(max_tokens=len(tokens), stop=" stop", logprobs=0))
+    engine.scheduler.waiting[0].seq.sampler = Script(tokens)
+    outputs = []
+    while engine.has_unfinished:
+        outputs += engine.step()
+    assert all(list(output.logprobs) == [output.token_id] for output in outputs)
+    assert "".join(output.text for output in outputs) == "a\N{EURO SIGN}b" and outputs[-1].finish_reason == "stop"
+    assert not outputs[0].text  # it might have been the beginning of the stop string
+    shown = [output.logprobs[output.token_id].decoded_token for output in outputs]
+    assert shown[:5] == ["a", "\\xe2", "\\x82", "\\xac", "b"] and "".join(shown[5:]).startswith(" stop")
+    assert [output.text_offset for output in outputs][:6] == [0, 1, 1, 1, 2, 3]
+
+
+def test_a_salt_separates_what_the_prefix_cache_shares(tiny):
+    engine, prompt = Engine(tiny, index=HashIndex()), ids(33, 0)
+    for salt, cached in [("a", 0), ("b", 0), ("a", 32), ("", 0)]:
+        engine.add_request(prompt, SamplingParams(max_tokens=1), cache_salt=salt)
+        engine.step()
+        assert engine.metrics.requests[-1].cached_tokens == cached
+
+
 def test_generation_is_clamped_at_the_context_limit(tiny):
     """2: limit 10, prompt 5, 10 new tokens asked: 5 come, and the reason is given."""
     short = copy.copy(tiny)
@@ -226,6 +269,12 @@ def test_cancelling_frees_the_blocks_at_once_and_disturbs_nobody(tiny, steps, n)
     assert tokens + drain(engine, kept)[0] == alone
     assert engine.manager.stats().in_use == 0
     assert [r.finish_reason for r in engine.metrics.requests] == ["abort"] * n + ["length"]
+
+
+def test_a_full_host_changes_no_logits(random_llm):
+    engine = Engine(random_llm, preemption=Swap(host_blocks=6), **TIGHT)
+    check_logits(engine, [ids(12, seed) for seed in range(4)], new=12)
+    assert {"preempted", "swapped_out", "swapped_in"} <= {event.kind for event in engine.metrics.events}
 
 
 def test_cancelling_a_swapped_request_drops_its_host_memory(tiny):

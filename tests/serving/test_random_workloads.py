@@ -15,12 +15,13 @@ from tests.serving.simulation import Simulation, random_scheduler, random_worklo
 
 
 def test_random_workloads_try_what_they_should():
-    """The generator's own test: preemption, prefix hits, forks, aborts and waiting all occur, each often."""
+    """The generator's own test: preemption, prefix hits, forks, aborts, waiting and a full host occur, each often."""
     runs = [random_workload(seed) for seed in range(1_000)]
     assert sum(any(r.preemptions for r in run.requests) for run in runs) > 200
     assert sum(any(r.cached for r in run.requests) for run in runs) > 100
     assert sum(any(r.index for r in run.requests) for run in runs) > 300
     assert sum(any(not r.seq.finished for r in run.requests) for run in runs) > 100
+    assert sum(run.swaps > 0 and run.fallbacks > 0 for run in runs) > 20
     assert sum(any((r.first_scheduled or 0) > r.seq.arrival for r in run.requests) for run in runs) > 300
 
 
@@ -47,11 +48,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         new=st.integers(1, 10),
         n=st.integers(1, 3),
         priority=st.integers(-2, 2),
+        cache_salt=st.sampled_from(["", "tenant"]),
     )
-    def add(self, prompt, new, n, priority):
+    def add(self, prompt, new, n, priority, cache_salt):
         refused = refusal(self.simulation.scheduler, len(prompt), new, n)
         try:
-            self.simulation.add(prompt, new, n, priority)
+            self.simulation.add(prompt, new, n, priority, cache_salt=cache_salt)
             assert not refused
         except RequestError:
             assert refused

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import course_lib.engine
-from course_lib.cache import BlockManager, HashIndex
+from course_lib.cache import BlockManager, HashIndex, RadixIndex
 from course_lib.engine import (
     ChunkedPrefill,
     ContinuousBatching,
@@ -237,6 +237,52 @@ def test_swapping_copies_out_before_the_blocks_are_taken_and_back_without_what_i
     assert isinstance(out, SwapOut) and isinstance(back, SwapIn) and out.request == back.request == second.id
     assert back.first + len(back.blocks) == len(out.blocks)
     assert State.SWAPPED in states and second.preemptions == 1
+
+
+def test_a_full_host_falls_back_to_recomputing_until_it_has_room_again():
+    """Three requests of 2 blocks, room for 2 on the host: the last in order is swapped, the one before it is not."""
+    sim = simulation(blocks=6, block_size=2, preemption=Swap(host_blocks=2), max_num_seqs=3)
+    first, second, third = [sim.add([i, i, i], 9) for i in (1, 2, 3)]
+    assert step_until(sim, lambda plan: plan.swapped_out).swapped_out == [third]
+    assert sim.host_blocks == 2
+    assert step_until(sim, lambda plan: plan.preempted).preempted == [second]
+    assert (second.state, third.state) == (State.WAITING, State.SWAPPED)
+    step_until(sim, lambda plan: plan.swapped_in)
+    assert sim.host_blocks == 0
+    sim.add([4, 4, 4], 9)
+    step_until(sim, lambda plan: plan.swapped_out)
+    sim.run()
+
+
+def test_a_cancelled_request_gives_its_room_on_the_host_back():
+    sim = simulation(blocks=4, block_size=2, preemption=Swap(host_blocks=2), max_num_seqs=2)
+    sim.add([1, 1, 1], 6)
+    gone = sim.add([2, 2, 2], 6)
+    step_until(sim, lambda plan: plan.swapped_out)
+    assert gone.state is State.SWAPPED
+    sim.abort(gone)
+    again = sim.add([3, 3, 3], 6)
+    sim.add([4, 4, 4], 6)
+    step_until(sim, lambda plan: plan.swapped_out)
+    sim.run()
+    assert again.seq.finished
+
+
+def test_host_memory_cannot_be_negative():
+    with pytest.raises(RequestError, match="host_blocks is -1; it must be at least 0, or None"):
+        Swap(host_blocks=-1)
+
+
+@pytest.mark.parametrize("index", [HashIndex, RadixIndex])
+def test_requests_with_different_salts_share_nothing(index):
+    """Not even while they run together; the second time, each salt finds its own blocks."""
+    sim = simulation(index=index(), max_num_seqs=4)
+    for cached in (0, 8):
+        requests = [sim.add(prompt(9), 2, cache_salt=salt) for salt in ("", "a", "b", "\ud800")]
+        sim.step()
+        assert sim.manager.stats().in_use == 4 * 3
+        sim.run()
+        assert [request.cached for request in requests] == [cached] * 4
 
 
 def test_recomputing_feeds_prompt_and_output_again():
