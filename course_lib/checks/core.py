@@ -83,6 +83,21 @@ def result_only(outcome: Outcome) -> dict[str, Any]:
     return {"the result": outcome.value}
 
 
+def members(*names: str) -> Callable[[Outcome], dict[str, Any]]:
+    """A view for a function that returns a tuple: each of its members by name, so that a difference says which.
+
+    Only whether it is a tuple, and of how many, is compared as "the result".
+    """
+
+    def view(outcome: Outcome) -> dict[str, Any]:
+        value = outcome.value
+        found = value if type(value) is tuple else ()
+        whole = (None,) * len(found) if type(value) is tuple else value
+        return {"the result": whole} | dict.fromkeys(names) | dict(zip(names, found, strict=False))
+
+    return view
+
+
 @dataclass(frozen=True)
 class Problem:
     """One function. `public` and `hidden` make its cases from a seeded generator; `view` picks what is compared."""
