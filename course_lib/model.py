@@ -18,6 +18,7 @@ from course_lib.batch import Batch
 from course_lib.cache import ContiguousCache, KVCache
 from course_lib.config import Llama3Scaling, ModelConfig
 from course_lib.errors import RequestError
+from course_lib.linear import pack
 
 
 class RMSNorm(nn.Module):
@@ -98,7 +99,7 @@ class Attention(nn.Module):
         q, k = Rope.rotate(qk, step.rope).split((self.heads, self.kv_heads), dim=1)
         step.cache.write(self.layer, k, v, step.slots)
         out = attend(q, self.layer, step.cache, step.pieces, self.window)
-        return self.out(out.view(len(x), -1))
+        return self.out(out.flatten(1))
 
 
 class FeedForward(nn.Module):
@@ -182,16 +183,16 @@ class Decoder(nn.Module):
         return self.embed.weight.dtype
 
     def prepare(self) -> Decoder:
-        """Freeze the weights and, on the CPU, lay wide ones out for decoding. Returns self.
+        """Freeze the weights and, on the CPU, pack those of the linear layers (`linear.pack`). Returns self.
 
-        With one token a linear layer is a matrix-vector product. When the output is the longer side, a column-major
-        weight lets it stream whole columns: measured 1.7 to 2 times the bandwidth of the row-major product.
+        A tied head is packed beside the embedding, which stays as it is: it then takes V * h elements of its own.
         """
         self.eval().requires_grad_(False)
         if self.device.type == "cpu":
-            for module in self.modules():
-                if isinstance(module, nn.Linear) and module.out_features >= module.in_features:
-                    module.weight.data = module.weight.data.t().contiguous().t()
+            for parent in [module for module in self.modules() if not isinstance(module, nn.Linear)]:
+                for name, child in parent.named_children():
+                    if isinstance(child, nn.Linear):
+                        setattr(parent, name, pack(child))
         return self
 
     def new_cache(self, rows: int = 1, capacity: int | None = None) -> ContiguousCache:

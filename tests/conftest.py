@@ -15,6 +15,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from course_lib.config import ModelConfig  # noqa: E402
+from course_lib.model import Decoder  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -25,6 +26,16 @@ def small_config(**changes) -> ModelConfig:
         architecture="llama", layers=2, hidden=48, heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=97, context=128
     )
     return ModelConfig(**(shape | changes))
+
+
+def sharpen(model: Decoder, factor: float = 8.0) -> Decoder:
+    """Random weights attend almost evenly, which would hide a wrong mask or block: scale queries, keys and values."""
+    state = model.state_dict()
+    for name in state:
+        if name.endswith("attention.qkv.weight"):
+            state[name] = state[name] * factor
+    model.load_state_dict(state)
+    return model
 
 
 @pytest.fixture(scope="session")

@@ -42,10 +42,10 @@ def as_transformers(model: Decoder):
     )
     with torch.device("meta"):
         twin = LlamaForCausalLM(config)
-    state = {}
+    state, own = {}, model.state_dict()
     for ours, theirs in HUGGING_FACE.entries(c):
         sizes = [source_shape(ours, name, c)[0] for name in theirs]
-        parts = model.get_parameter(ours).contiguous().split(sizes)
+        parts = own[ours].contiguous().split(sizes)
         state.update({name: part.clone() for name, part in zip(theirs, parts, strict=True)})
     twin.load_state_dict(state, assign=True, strict=False)  # lm_head is absent where tied
     twin.tie_weights()

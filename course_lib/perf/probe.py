@@ -3,11 +3,11 @@
 Choices, and why:
 - Decode reads weights and writes almost nothing, so the ceiling is a rate of reading: of a sum over a large float32
   tensor, which is vectorised and uses every thread, or of a matrix-vector product, the operation that decode spends
-  its time in, whichever is higher. The product runs on the layout that `Decoder.prepare` gives wide layers
-  (column-major). Where it stays under the sum, the gap belongs to the library's kernel, not to the memory. On a machine
-  whose cores are busy, the threads of the sum wait for each other and the order can turn round.
+  its time in, whichever is higher. The product is that of the model's layers, packed by `linear.pack`. Where it stays
+  under the sum, the gap belongs to the library's kernel, not to the memory. On a machine whose cores are busy, the
+  threads of the sum wait for each other and the order can turn round.
 - Tensors are at least four times the last-level cache, or the cache would answer instead of the memory.
-- FLOP/s is what a square matrix product reaches with the threads and the data type that the caller uses.
+- FLOP/s is what such a layer reaches on as many rows as it is wide, with the caller's threads and data type.
 - A ceiling is the best of the sizes, each at the tenth percentile of its times: other load on the machine can only make
   a run slower. STREAM (McCalpin 1995), the usual bandwidth benchmark, reports its best run for the same reason.
 """
@@ -20,7 +20,9 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import nn
 
+from course_lib.linear import pack
 from course_lib.perf.roofline import Machine
 from course_lib.perf.timing import Timing, measure
 
@@ -93,8 +95,9 @@ def _probe(device: str, dtype: torch.dtype, threads: int) -> MeasuredMachine:
     for nbytes in dict.fromkeys((smallest, min(2 * smallest, LARGEST_TENSOR))):
         readings += _memory_readings(nbytes, device)
     for side in (512, 1024) if device == "cpu" else (4096, 8192):
-        a = torch.ones(side, side, device=device, dtype=dtype)
-        readings.append(_reading("matmul", 2 * side**3, lambda a=a: a @ a))
+        ones = torch.ones(side, side, device=device, dtype=dtype)
+        layer = _layer(ones)
+        readings.append(_reading("matmul", 2 * side**3, lambda layer=layer, x=ones: layer(x)))
     plural = "" if threads == 1 else "s"
     name = f"this CPU, {threads} thread{plural}" if device == "cpu" else torch.cuda.get_device_name()
     return MeasuredMachine(
@@ -113,14 +116,21 @@ def _best(readings: Sequence[Reading], operation: str) -> float:
 
 
 def _memory_readings(nbytes: int, device: str) -> list[Reading]:
-    weight = torch.ones(4096, nbytes // 4 // 4096, device=device).t()  # [out, in], one column after the other
-    x, target = torch.ones(4096, device=device), torch.empty_like(weight)
-    size = 4 * weight.numel()
+    weight = torch.ones(nbytes // 4 // 4096, 4096, device=device)
+    x, target = torch.ones(1, 4096, device=device), torch.empty_like(weight)
+    layer, size = _layer(weight), 4 * weight.numel()
     return [
         _reading("read", size, weight.sum),
-        _reading("gemv", size, lambda: torch.mv(weight, x)),
+        _reading("gemv", size, lambda: layer(x)),
         _reading("copy", 2 * size, lambda: target.copy_(weight)),
     ]
+
+
+def _layer(weight: torch.Tensor) -> nn.Module:
+    """The linear layer that the engine makes of a weight [out, in] on its device."""
+    layer = nn.Linear(*reversed(weight.shape), bias=False, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    return pack(layer) if weight.device.type == "cpu" else layer
 
 
 def _reading(operation: str, work: float, fn: Callable[[], object]) -> Reading:

@@ -91,8 +91,8 @@ def test_block_formats_are_expanded(kind, tmp_path):
     """The loaded weight equals gguf-py's own quantise-dequantise, element by element (32: nibble order)."""
     model = Decoder.random(small_config(hidden=64, ffn=96), seed=4)
     write_gguf(tmp_path / "m.gguf", model, kind)
-    got = load_model(str(tmp_path / "m.gguf"), device="cpu").blocks[1].ffn.down.weight
-    original = model.blocks[1].ffn.down.weight.contiguous().numpy()
+    got = load_model(str(tmp_path / "m.gguf"), device="cpu").state_dict()["blocks.1.ffn.down.weight"]
+    original = model.state_dict()["blocks.1.ffn.down.weight"].contiguous().numpy()
     want = gguf.quants.dequantize(gguf.quants.quantize(original, kind), kind)
     np.testing.assert_array_equal(got.numpy(), want)
     assert not np.array_equal(want, original)

@@ -143,15 +143,15 @@ def test_broken_characters_stream_as_they_decode(tiny):
 
 def test_end_token_stops_unless_ignored(tiny):
     eos = tiny.model.config.eos_ids[0]
-    head = tiny.model.head.weight
-    saved = head.data.clone()
+    norm = tiny.model.norm.weight
+    saved = norm.data.clone()
     try:
-        head.data = torch.zeros_like(saved)  # all logits equal: arg max is id 0, the end token
+        norm.data.zero_()  # all logits equal: arg max is id 0, the end token
         assert eos == 0
         stopped = tiny.generate("O", GREEDY)[0].outputs[0]
         ignored = tiny.generate("O", SamplingParams(temperature=0, max_tokens=3, ignore_eos=True))[0].outputs[0]
     finally:
-        head.data = saved
+        norm.data = saved
     assert (stopped.token_ids, stopped.finish_reason, stopped.text) == ([0], "stop", "")
     assert (ignored.token_ids, ignored.finish_reason) == ([0, 0, 0], "length")
 
