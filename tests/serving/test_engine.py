@@ -25,11 +25,10 @@ from course_lib.engine import (
 )
 from course_lib.errors import CourseError, RequestError
 from course_lib.model import Decoder
-from tests.conftest import small_config
+from tests.conftest import sharpen, small_config
 
 PROMPTS = ["In the beginning", "To be, or not", "And the king said unto", "O"]
 TIGHT = dict(blocks=16, block_size=4, max_num_seqs=4, max_num_batched_tokens=16)
-SHARPEN = 8.0  # random weights attend almost evenly, which would hide a wrong block
 
 
 def with_model(llm: LLM, model: Decoder) -> LLM:
@@ -43,10 +42,7 @@ def with_model(llm: LLM, model: Decoder) -> LLM:
 def random_llm(request, tiny):
     """A random model, once with full attention and once with a sliding window in one of its layers."""
     window = {"architecture": "mistral", "windows": (5, None)} if request.param == "window" else {}
-    model = Decoder.random(small_config(**window), seed=1)
-    for block in model.blocks:
-        block.attention.qkv.weight.data.mul_(SHARPEN)
-    return with_model(tiny, model)
+    return with_model(tiny, sharpen(Decoder.random(small_config(**window), seed=1)))
 
 
 class Script:
