@@ -84,6 +84,11 @@ RELEASE = Problem(
             lambda *a: _release(*a, idle=lambda count: True),
         ),
         Mistake(
+            "counts-not-asked",
+            "Lower each block's count first, and give back only those that reach 0: other tables may hold the rest.",
+            lambda table, refs, free, cached, indexed: (refs, free + table, cached),
+        ),
+        Mistake(
             "count-not-lowered",
             "One table less holds each block: its reference count falls by 1.",
             lambda *a: _release(*a, lower=lambda count: count, idle=lambda count: count == 1),

@@ -561,6 +561,13 @@ def no_count(table, refs, free, cached, indexed):
     return refs, free, cached
 
 
+@planted("release", "counts-not-asked")
+def appends_the_table(table, refs, free, cached, indexed):
+    for block in table:
+        free.append(block)
+    return refs, free, cached
+
+
 @planted("release", "count-not-lowered")
 def forgets_the_count(table, refs, free, cached, indexed):
     for block in table[::-1]:

@@ -92,6 +92,20 @@ def test_a_play_ends_where_the_function_raises_or_gives_what_is_of_no_use():
     assert run(problem, local_call(lambda x: 7)).failure.text == "7 is odd"
 
 
+@pytest.mark.parametrize(
+    "value,said",
+    [
+        ((3, 1), "worked example: block_count(tokens=10, block_size=4)\n  the empty slots: got 1, want 2"),
+        ((3, 2, 0), "the result: got 3 items, want 2"),
+        ([3, 2], "the result: got a list, want a tuple"),
+        (3, "the result: got a number, want a tuple"),
+        (None, "the result: got None, want a tuple"),
+    ],
+)
+def test_members_of_a_returned_tuple_are_named(value, said):
+    assert said in message("08.block_count", lambda tokens, block_size: value)
+
+
 def test_error_in_the_function_is_named_without_a_traceback():
     def wrong(cached, new):
         first = cached
