@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from course_lib.errors import CourseError
+
 app = typer.Typer(help="Measure the engine beside its peers, in one run.", no_args_is_help=True)
 
 
@@ -52,6 +54,58 @@ def batching(
     from course_lib.bench.report import write_json
 
     result = bench_batching(model, requests, prompt_mean, output_mean, sigma, max_num_seqs, threads, repeats, seed)
+    if json:
+        write_json(json, result)
+    Console().print(show(result))
+
+
+@app.command()
+def serve(
+    url: Annotated[str | None, typer.Option(help="A server with OpenAI's API; default: starts course serve.")] = None,
+    model: Annotated[str | None, typer.Option(help="Default: the only one that the server has.")] = None,
+    rate: Annotated[list[float], typer.Option(help="Open loop: Poisson arrivals per second; give several.")] = (),  # noqa: B006
+    concurrency: Annotated[list[int], typer.Option(help="Closed loop: users at once; give several.")] = (),  # noqa: B006
+    requests: Annotated[int, typer.Option(help="At each rate and concurrency.")] = 64,
+    prompt_lengths: Annotated[str, typer.Option(help="log-normal, uniform or fixed.")] = "log-normal",
+    prompt_mean: int = 128,
+    output_lengths: Annotated[str, typer.Option(help="log-normal, uniform or fixed.")] = "log-normal",
+    output_mean: int = 64,
+    sigma: Annotated[float, typer.Option(help="Of the logarithm of log-normal lengths.")] = 1.0,
+    longest: Annotated[int, typer.Option(help="Lengths are cut to this.")] = 512,
+    shared_prefix: Annotated[int, typer.Option(help="Tokens that all prompts begin with, before their own.")] = 0,
+    warmup: Annotated[int, typer.Option(help="Requests before the first level, not counted.")] = 4,
+    ttft_objective: Annotated[float | None, typer.Option(help="Seconds, for the goodput.")] = None,
+    tpot_objective: Annotated[float | None, typer.Option(help="Seconds, for the goodput.")] = None,
+    threads: Annotated[int, typer.Option(help="Of the server that is started.", min=1)] = 1,
+    seed: int = 0,
+    json: Annotated[Path | None, typer.Option(help="Write raw samples and conditions to this file.")] = None,
+) -> None:
+    """Latency, throughput and goodput of a server over HTTP, at each --rate and --concurrency."""
+    from rich.console import Console
+
+    from course_lib.bench.load import Level, Load
+    from course_lib.bench.report import write_json
+    from course_lib.perf.service import Objectives
+    from course_lib.perf.workload import Lengths
+
+    try:
+        from course_lib.bench.serve import bench_serve, show
+    except ModuleNotFoundError as error:
+        raise CourseError(
+            f"the package {error.name} is missing; python3 course.py bench serve installs it, or pip install '.[serve]'"
+        ) from error
+
+    load = Load(
+        requests=requests,
+        prompt=Lengths(prompt_mean, prompt_lengths, sigma),
+        output=Lengths(output_mean, output_lengths, sigma),
+        longest=longest,
+        shared_prefix=shared_prefix,
+        warmup=warmup,
+        seed=seed,
+    )
+    levels = [*(Level(rate=each) for each in rate), *(Level(concurrency=each) for each in concurrency)]
+    result = bench_serve(url, model, levels, load, Objectives(ttft_objective, tpot_objective), threads)
     if json:
         write_json(json, result)
     Console().print(show(result))

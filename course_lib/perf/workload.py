@@ -10,6 +10,8 @@ import torch
 from course_lib.errors import CourseError
 from course_lib.sampling import SamplingParams
 
+SHAPES = ("log-normal", "uniform", "fixed")
+
 
 @dataclass(frozen=True)
 class Arrival:
@@ -39,6 +41,34 @@ def log_normal_lengths(mean: float, sigma: float, count: int, limit: int, genera
     """Lengths with the given mean before they are cut to 1 .. limit; sigma of the logarithm."""
     z = torch.randn(count, generator=generator, dtype=torch.float64)
     return (mean * torch.exp(sigma * z - sigma**2 / 2)).long().clamp(1, limit).tolist()
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """A distribution of lengths, in tokens.
+
+    shape: "log-normal", where sigma is that of the logarithm; "uniform", 1 .. 2 * mean - 1; "fixed".
+    Raises CourseError where a value is out of range.
+    """
+
+    mean: int
+    shape: str = "log-normal"
+    sigma: float = 1.0
+
+    def __post_init__(self):
+        if self.shape not in SHAPES:
+            raise CourseError(f"lengths cannot be {self.shape!r}; choose one of {', '.join(SHAPES)}")
+        if self.mean < 1 or self.sigma < 0:
+            raise CourseError(
+                f"lengths have the mean {self.mean} and sigma {self.sigma:g}; at least 1 and 0 are possible"
+            )
+
+    def draw(self, count: int, limit: int, generator: torch.Generator) -> list[int]:
+        """Lengths, cut to 1 .. limit."""
+        if self.shape == "log-normal":
+            return log_normal_lengths(self.mean, self.sigma, count, limit, generator)
+        low, high = (self.mean, self.mean) if self.shape == "fixed" else (1, 2 * self.mean - 1)
+        return torch.randint(low, high + 1, (count,), generator=generator).clamp(1, limit).tolist()
 
 
 def random_prompts(vocab: int, lengths: Sequence[int], generator: torch.Generator) -> list[list[int]]:
