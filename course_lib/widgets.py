@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import ipywidgets
 from matplotlib.figure import Figure
 
 from course_lib import facts
+from course_lib.bench.batching import POLICIES
 from course_lib.cache import BlockManager, HashIndex, RadixIndex
 from course_lib.errors import CourseError
 from course_lib.llm import LLM
 from course_lib.plots.block_history import history
 from course_lib.plots.block_map import block_map
 from course_lib.plots.kv_memory import KV_FORMATS, budget_setting
+from course_lib.plots.load import batching_run
 from course_lib.plots.prefill_decode import FORMATS, roofline_setting
 from course_lib.plots.start import next_token
 from course_lib.plots.style import png
@@ -115,6 +118,25 @@ def block_map_explorer(step: int = 0, index: str = "radix tree") -> Explorer:
         {
             "step": ipywidgets.IntSlider(value=step, min=0, max=last, description="step", style=NAMES, layout=size),
             "index": choice("prefix index", list(makers), index),
+        },
+    )
+
+
+def batching_explorer(llm: LLM, requests: int = 20, mean_output: int = 12) -> Explorer:
+    """Serve requests on the engine, as they come at a rate per step, and draw their timeline and each step's tokens.
+
+    With whole prompts, the budget must admit the longest of 60 tokens; the message says so where it does not.
+    """
+    size = ipywidgets.Layout(width="360px")
+    seed = ipywidgets.IntSlider(value=9, min=0, max=20, description="seed", style=NAMES, layout=size)
+    return Explorer(
+        partial(batching_run, llm, requests, mean_output),
+        {
+            "rate": choice("requests / step", [0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 1.0], 0.3),
+            "policy": choice("policy", list(POLICIES), "continuous"),
+            "seats": powers("seats B", 1, 16, 4),
+            "budget": powers("budget C", 8, 128, 64),
+            "seed": seed,
         },
     )
 

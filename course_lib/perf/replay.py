@@ -53,3 +53,25 @@ def _add(engine: Engine, arrival: Arrival, time: float) -> bool:
         engine.metrics.requests.append(record)
         return False
     return True
+
+
+def replay_steps(engine: Engine, arrivals: Sequence[Arrival]) -> Metrics:
+    """As `replay`, with times in steps of the engine: exact, and the same on every machine.
+
+    A request joins the queue before the first step that is not earlier than its time. Steps are counted from the call.
+    Where nobody is left to serve, the next arrival comes at once, so that no step is empty. Raises RequestError where
+    a request can never be served.
+    """
+    due = deque(sorted(arrivals, key=lambda arrival: arrival.time))
+    now = 0.0
+    while due or engine.has_unfinished:
+        if not engine.has_unfinished:
+            now = max(now, due[0].time)
+        while due and due[0].time <= now:
+            arrival = due.popleft()
+            engine.add_request(
+                arrival.prompt, arrival.params, priority=arrival.priority, ttft=arrival.ttft, tpot=arrival.tpot
+            )
+        engine.step()
+        now += 1
+    return engine.metrics

@@ -40,6 +40,9 @@ class Span:
     end: float
 
 
+Table = Mapping[Key, Sequence[Span]]
+
+
 def spans(metrics: Metrics, unit: Unit = "steps") -> dict[Key, list[Span]]:
     """The states of each completion from its arrival to its end, without gaps, in order of arrival.
 
@@ -116,20 +119,21 @@ def timeline(
     height = 1.0 * len(tables) + min(0.24 * rows, 7) + 0.5
     figure, panels = new_stack(width, height, [len(table) + 1 for table in tables.values()])
     for axes, (title, table) in zip(panels, tables.items(), strict=True):
-        draw_timeline(axes, table, names or {})
+        draw_timeline(axes, table, names)
         axes.set_title(title)
         axes.set_xlim(0, end)
-    _legend(panels[0], {span.state for table in tables.values() for row in table.values() for span in row})
+    draw_legend(panels[0], *tables.values())
     panels[-1].set_xlabel(unit)
     return figure
 
 
-def draw_timeline(axes: Axes, table: Mapping[Key, Sequence[Span]], names: Mapping[str, str]) -> None:
-    """The rows of `spans` as bars, the first on top."""
+def draw_timeline(axes: Axes, table: Table, names: Mapping[str, str] | None = None) -> None:
+    """The rows of `spans` as bars, the first on top; names as in `timeline`."""
     for y, row in enumerate(table.values()):
         for state, look in LOOKS.items():
             bars = [(span.start, span.end - span.start) for span in row if span.state == state]
             axes.broken_barh(bars, (y - 0.4, 0.8), **look)
+    names = names or {}
     ticks = [names.get(group, group) + (f".{index}" if index else "") for group, index in table]
     few = len(ticks) <= MOST_NAMES
     axes.set_yticks(range(len(ticks)) if few else [], ticks if few else [], fontsize=10)
@@ -137,8 +141,9 @@ def draw_timeline(axes: Axes, table: Mapping[Key, Sequence[Span]], names: Mappin
     axes.grid(axis="y", visible=False)
 
 
-def _legend(axes: Axes, states: set[str]) -> None:
-    """The states that occur, in one line above the right end of the axes."""
+def draw_legend(axes: Axes, *tables: Table) -> None:
+    """The states that occur in the tables, in one line above the right end of the axes."""
+    states = {span.state for table in tables for row in table.values() for span in row}
     handles = [Patch(label=state, **look) for state, look in LOOKS.items() if state in states]
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
     axes.legend(handles=handles, ncols=len(handles), frameon=False, fontsize=10.5, handlelength=1.2, **place)
