@@ -59,7 +59,7 @@ async def with_server(completions, use, models=("m",)):
         return JSONResponse({"data": [{"id": name, "max_model_len": 64} for name in models]})
 
     routes = [Route("/v1/models", listing), Route("/v1/completions", completions, methods=["POST"])]
-    config = uvicorn.Config(Starlette(routes=routes), log_level="critical", lifespan="off")
+    config = uvicorn.Config(Starlette(routes=routes), log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
     with listen("127.0.0.1", 0) as listener:
         server = uvicorn.Server(config)
         task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -332,6 +332,9 @@ def bench(*options: str):
         (["--rate", "1", "--prompt-lengths", "gamma"], "choose one of log-normal, uniform, fixed"),
         (["--rate", "1", "--output-mean", "0"], "mean 0"),
         (["--rate", "1", "--url", "http://127.0.0.1:9"], "no server answers at http://127.0.0.1:9"),
+        (["--rate", "1", "--url", "127.0.0.1:8000"], "'127.0.0.1:8000' is no address"),
+        (["--rate", "1", "--url", "http://127.0.0.1:80000"], "is no address"),
+        (["--rate", "1", "--url", "http://[::"], "is no address"),
     ],
 )
 def test_a_users_mistake_is_one_sentence(options, says):

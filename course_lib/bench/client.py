@@ -19,9 +19,16 @@ CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10, 600  # until there is a connection; betw
 
 
 def connect(url: str) -> httpx.AsyncClient:
-    """A client of the server at `url`, with or without /v1."""
+    """A client of the server at `url`, with or without /v1. Raises CourseError where that is no address."""
+    try:
+        address = httpx.URL(url.rstrip("/").removesuffix("/v1"))
+        valid = address.scheme in ("http", "https") and address.host and (address.port or 0) < 2**16
+    except httpx.InvalidURL:
+        valid = False
+    if not valid:
+        raise CourseError(f"{url!r} is no address of a server; give one such as http://127.0.0.1:8000")
     return httpx.AsyncClient(
-        base_url=url.rstrip("/").removesuffix("/v1"),
+        base_url=address,
         # By default the 101st request would wait here for a connection, unseen by the server. Idle connections go
         # before uvicorn closes them, after 5 s: a request that meets a closing one is lost.
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2),
