@@ -41,7 +41,7 @@ def run(problem: Problem, call: Call, seed: int = PUBLIC_SEED, hidden: bool = Fa
 
 
 def local_call(function: Callable[..., Any]) -> Call:
-    """A call in this process. Tensors are copied, so that a function that writes in place cannot spoil a case."""
+    """A call in this process. Arguments are copied, so that a function that writes in place cannot spoil a case."""
 
     def call(args: tuple[Any, ...]) -> Outcome:
         calls: list[list[Any]] = []
@@ -68,7 +68,7 @@ def _text(error: Exception, function: Callable[..., Any]) -> str:
 
 
 def _copy(arg: Any) -> Any:
-    return arg.clone() if isinstance(arg, Tensor) else copy.copy(arg)
+    return arg.clone() if isinstance(arg, Tensor) else copy.deepcopy(arg)
 
 
 def _recorder(function: Callable[..., Any], calls: list[list[Any]]) -> Callable[..., Any]:

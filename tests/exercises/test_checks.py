@@ -8,7 +8,7 @@ import torch
 
 from course_lib.checks import CheckFailed, check
 from course_lib.checks.compare import compare
-from course_lib.checks.core import Mistake, Play, Problem
+from course_lib.checks.core import Case, Mistake, Play, Problem
 from course_lib.checks.ex01_counts import linear_flops
 from course_lib.checks.ex02_mask import causal_mask, positions
 from course_lib.checks.run import local_call, run
@@ -129,6 +129,20 @@ def test_check_does_not_let_one_case_spoil_another():
         return end
 
     check("02.append", greedy)
+
+
+def test_check_does_not_let_one_case_spoil_another_through_a_nested_list():
+    case = Case("reference", ([[1, 2], [3]],), {"the result": 3})
+    problem = Problem("count", ("lists",), len, lambda rng: [case, case], lambda rng: [], ())
+
+    def emptying(lists):
+        count = 0
+        while any(lists):
+            next(filter(None, lists)).pop()
+            count += 1
+        return count
+
+    assert run(problem, local_call(emptying)).failure is None
 
 
 def test_equal_numbers_of_other_types_pass():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_check_cells_fit_the_problems(number):
     for problem in load_exercise(number):
         [solve] = [cell for cell in cells if grade_id(cell) == f"solve-{problem.name}"]
         [check] = [cell for cell in cells if grade_id(cell) == f"check-{problem.name}"]
-        assert f"def {problem.name}({problem.arguments[0]}" in "".join(solve["source"])
+        assert re.search(rf"def {problem.name}\(\s*{problem.arguments[0]}\b", "".join(solve["source"]))
         assert "".join(check["source"]).startswith(f'check("{number}.{problem.name}", {problem.name})\n')
         assert check["metadata"]["nbgrader"]["points"] == problem.public_points + problem.hidden_points
 
