@@ -12,16 +12,19 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_lib import linear
-from course_lib.linear import PackedLinear, pack, packing_works
+from course_lib.linear import PACK_FROM, PackedLinear, pack, packing_works
 from course_lib.model import Decoder
 from tests.conftest import small_config
 
 needs_packing = pytest.mark.skipif(not packing_works(torch.float32), reason="this CPU or PyTorch has no packed product")
 
 
-def layer(bias: bool = True, n_in: int = 48, n_out: int = 80, dtype: torch.dtype = torch.float32) -> nn.Linear:
+WIDE = small_config(hidden=480, ffn=1280, qkv_bias=True)  # large enough for its wide layers to be packed
+
+
+def layer(bias: bool = True, dtype: torch.dtype = torch.float32) -> nn.Linear:
     torch.manual_seed(0)
-    return nn.Linear(n_in, n_out, bias=bias, dtype=dtype).requires_grad_(False)
+    return nn.Linear(480, 2560, bias=bias, dtype=dtype).requires_grad_(False)
 
 
 @needs_packing
@@ -29,19 +32,19 @@ def layer(bias: bool = True, n_in: int = 48, n_out: int = 80, dtype: torch.dtype
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 8, 65, 300])
 def test_equals_the_plain_layer(rows, bias):
     plain = layer(bias)
-    x = torch.randn(rows, 48)
+    x = torch.randn(rows, 480)
     torch.testing.assert_close(pack(plain)(x), F.linear(x, plain.weight, plain.bias), atol=1e-5, rtol=1e-5)
 
 
 @needs_packing
 def test_takes_views():
-    plain, x = layer(), torch.randn(6, 96)[:, ::2]
+    plain, x = layer(), torch.randn(6, 960)[:, ::2]
     torch.testing.assert_close(pack(plain)(x), F.linear(x, plain.weight, plain.bias), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.skipif(not packing_works(torch.bfloat16), reason="this CPU or PyTorch has no packed bfloat16 product")
 def test_bfloat16():
-    plain, x = layer(dtype=torch.bfloat16), torch.randn(5, 48, dtype=torch.bfloat16)
+    plain, x = layer(dtype=torch.bfloat16), torch.randn(5, 480, dtype=torch.bfloat16)
     got = pack(plain)(x)
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got, F.linear(x, plain.weight, plain.bias), atol=2e-2, rtol=2e-2)
@@ -50,7 +53,7 @@ def test_bfloat16():
 @needs_packing
 def test_is_copied_pickled_and_saved_with_its_plain_weight():
     plain = layer()
-    packed, x = pack(plain), torch.randn(3, 48)
+    packed, x = pack(plain), torch.randn(3, 480)
     state = packed.state_dict()
     assert torch.equal(state["weight"], plain.weight) and torch.equal(state["bias"], plain.bias)
     for twin in (copy.deepcopy(packed), pickle.loads(pickle.dumps(packed))):
@@ -63,8 +66,6 @@ def test_is_copied_pickled_and_saved_with_its_plain_weight():
 
 @needs_packing
 def test_the_plain_weight_is_not_kept():
-    model = Decoder.random(small_config())
-    assert not any(isinstance(module, nn.Linear) for module in model.modules())
     plain = layer()
     kept, packed = weakref.ref(plain.weight), pack(plain)
     del plain
@@ -74,12 +75,20 @@ def test_the_plain_weight_is_not_kept():
 def test_without_the_packed_product_the_model_computes_the_same(monkeypatch):
     """The fall-back, on every machine: column-major where the output is the longer side."""
     ids = list(range(30))
-    want = Decoder.random(small_config(qkv_bias=True), seed=3)(ids)
+    want = Decoder.random(WIDE, seed=3)(ids)
     monkeypatch.setattr(linear, "packing_works", lambda dtype: False)
-    model = Decoder.random(small_config(qkv_bias=True), seed=3)
-    assert model.blocks[0].ffn.gate_up.weight.stride() == (1, 192)
+    model = Decoder.random(WIDE, seed=3)
+    assert model.blocks[0].ffn.gate_up.weight.stride() == (1, 2560)
     assert model.blocks[0].ffn.down.weight.is_contiguous()
     torch.testing.assert_close(model(ids), want, atol=1e-5, rtol=1e-5)
+
+
+@needs_packing
+def test_large_weights_are_packed_and_small_ones_are_not():
+    blocks = Decoder.random(WIDE).blocks
+    for layer in (blocks[0].ffn.gate_up, blocks[1].attention.qkv):
+        assert isinstance(layer, PackedLinear) == (4 * layer.in_features * layer.out_features >= PACK_FROM)
+    assert isinstance(blocks[0].ffn.gate_up, PackedLinear) and isinstance(blocks[1].attention.qkv, nn.Linear)
 
 
 def missing(*args):
