@@ -24,8 +24,8 @@ from course_lib.bench.load import VOCAB, Level, Load, closed_loop, open_loop
 from course_lib.bench.serve import measure, remarks, show
 from course_lib.cli import app
 from course_lib.errors import CourseError
-from course_lib.perf.service import Objectives, Sample
-from course_lib.perf.workload import Arrival, Lengths
+from course_lib.perf.service import Objectives, Sample, backlog_growth
+from course_lib.perf.workload import Arrival, Lengths, poisson_times
 from course_lib.server import listen
 from tests.server.conftest import Running
 
@@ -110,20 +110,18 @@ def test_an_open_loop_waits_for_no_answer():
 
 
 def test_a_closed_loop_keeps_its_users_busy_and_no_more():
-    under_way, most, full = 0, 0, asyncio.Event()
+    under_way, seen = 0, []
 
-    async def completions(request):
-        nonlocal under_way, most
+    async def send(arrival, due):
+        nonlocal under_way
         under_way += 1
-        most = max(most, under_way)
-        if under_way == 5:
-            full.set()
-        await full.wait()
+        seen.append(under_way)
+        await asyncio.sleep(0)  # all users ask before one is answered
         under_way -= 1
-        return stream(*WHOLE)
+        return Sample(start=due, first=due, end=due, tokens=1)
 
-    samples = against(completions, lambda send: closed_loop([arrival() for _ in range(23)], send, 5))
-    assert most == 5 and len(samples) == 23
+    samples = asyncio.run(closed_loop([arrival() for _ in range(23)], send, 5))
+    assert seen == [1, 2, 3, 4, 5] + [5] * 18 and len(samples) == 23
 
 
 def test_latency_counts_from_when_the_request_was_due(monkeypatch):
@@ -252,6 +250,20 @@ def test_reasons_not_to_trust_a_level_are_said(changes, says):
     assert remarks(level(rate=None, concurrency=3, lag=None, backlog_growth=None)) == []
     [remark] = remarks(level(**changes))
     assert says in remark
+
+
+@pytest.mark.parametrize(("load", "least", "most"), [(0.5, 0, 2), (0.8, 0, 12), (2.0, 90, 100)])
+def test_a_queue_that_grows_is_told_from_one_that_fluctuates(load, least, most):
+    """M/M/1 queues, a hundred with 64 arrivals each: how many are called unstable."""
+    generator, flagged = torch.Generator().manual_seed(0), 0
+    for _ in range(100):
+        free, run = 0.0, []
+        services = torch.empty(64).exponential_(1 / load, generator=generator).tolist()
+        for start, service in zip(poisson_times(1.0, 64, generator), services, strict=True):
+            free = max(free, start) + service
+            run.append(Sample(start=start, end=free))
+        flagged += backlog_growth(run) > serve.GROWING
+    assert least <= flagged <= most
 
 
 def test_a_level_that_served_nobody_is_shown():

@@ -39,7 +39,9 @@ class Level:
             raise CourseError(f"a load of {self} is not possible; it must be above 0")
 
     def __str__(self) -> str:
-        return f"{self.concurrency} users" if self.rate is None else f"{self.rate:g} req/s"
+        if self.rate is None:
+            return "1 user" if self.concurrency == 1 else f"{self.concurrency} users"
+        return f"{self.rate:g} req/s"
 
 
 @dataclass(frozen=True)

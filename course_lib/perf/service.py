@@ -161,7 +161,8 @@ def backlog_growth(samples: Sequence[Sample]) -> float:
 
     About 0 where the server keeps up. Where it cannot, 1 - (what it serves) / (what arrives): its latencies then grow
     with the length of the run, and their percentiles say nothing of the server. The first quarter of the arrivals,
-    which find a system that fills, does not count. Chance alone moves a short run's slope by some tenths.
+    which find a system that fills, does not count. A short run's slope is chance in part: of simulated M/M/1 queues
+    with 64 arrivals, 7 in 100 exceed 0.2 at a load of 0.8, and 98 at a load of 2.
     """
     starts, ends = (np.sort([getattr(s, at) for s in samples]) for at in ("start", "end"))
     found = np.arange(len(starts)) - np.searchsorted(ends, starts, side="right")
