@@ -1,8 +1,8 @@
 """Linear layers whose weights lie as the CPU's matrix product reads them.
 
-A decode step reads every weight once. PyTorch's product over a plain float32 weight reaches half of the memory's
-bandwidth with one row, and it costs twice as much with two. oneDNN's, over a weight that was cut into blocks
-beforehand, reads at all of it, and eight rows cost little more than one: batching pays as it does on a GPU.
+A decode step reads every weight once, so a few more rows should cost nothing. PyTorch's product over a plain float32
+weight takes twice as long for two rows as for one. oneDNN's, over a weight that was cut into blocks beforehand, takes
+the same time for one row and for four, and little more for eight: batching pays as it does on a GPU.
 torch.compile packs weights the same way when it freezes a model; packing needs no compiler.
 """
 

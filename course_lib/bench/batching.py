@@ -1,7 +1,7 @@
 """Static against continuous batching on the serving engine: the same requests, one run, output tokens per second.
 
 All requests are there at the start (a closed experiment of throughput). Prompts are distinct, so a prefix cache could
-not flatter; lengths are log-normal. Each policy serves all of them once per repeat, policies interleaved.
+not flatter; lengths are log-normal. A repeat draws its own lengths and prompts, and each policy serves them once.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import time
 
 import torch
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 from rich.table import Table
 
 from course_lib import LLM, SamplingParams
 from course_lib.bench.report import conditions
 from course_lib.engine import ChunkedPrefill, ContinuousBatching, Engine, StaticBatching
 from course_lib.perf.probe import probe
-from course_lib.perf.workload import log_normal_lengths
+from course_lib.perf.workload import log_normal_lengths, random_prompts
 
 POLICIES = {"static": StaticBatching, "continuous": ContinuousBatching, "chunked prefill": ChunkedPrefill}
 BLOCK_SIZE = 16
@@ -27,41 +27,48 @@ BLOCK_SIZE = 16
 def bench_batching(
     model: str = "smollm2-135m",
     requests: int = 64,
-    prompt_mean: int = 128,
-    output_mean: int = 128,
-    sigma: float = 1.0,
-    max_num_seqs: int = 16,
+    prompt_mean: int = 32,
+    output_mean: int = 96,
+    sigma: float = 1.2,
+    max_num_seqs: int = 8,
     threads: int = 2,
-    repeats: int = 1,
+    repeats: int = 3,
     seed: int = 0,
 ) -> dict:
-    """Raw times and step records' sums for each policy. The pool holds `max_num_seqs` of the longest sequences."""
+    """Raw times and step records' sums for each repeat and policy. The pool holds `max_num_seqs` of the longest
+    sequences. Repeat i draws with seed + i."""
     llm = LLM(model, device="cpu", dtype=torch.float32)
-    generator, vocab = torch.Generator().manual_seed(seed), llm.model.config.vocab
     limit = min(512, llm.max_model_len // 2)
-    prompts = [
-        torch.randint(vocab, (n,), generator=generator).tolist()
-        for n in log_normal_lengths(prompt_mean, sigma, requests, limit, generator)
-    ]
-    outputs = log_normal_lengths(output_mean, sigma, requests, limit, generator)
-    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in outputs]
-    blocks = max_num_seqs * -(-2 * limit // BLOCK_SIZE)
-
-    before, runs = torch.get_num_threads(), {name: [] for name in POLICIES}
+    before, rounds = torch.get_num_threads(), []
     torch.set_num_threads(threads)
     try:
-        rounds = [(repeat, name) for repeat in range(repeats) for name in POLICIES]
-        for _, name in track(rounds, "serving", console=Console(stderr=True)):
-            engine = Engine(
-                llm,
-                blocks=blocks,
-                block_size=BLOCK_SIZE,
-                batching=POLICIES[name](),
-                max_num_seqs=max_num_seqs,
-                # Room for the longest prompt beside all decodes: whole prompts would else wait for the batch to drain.
-                max_num_batched_tokens=limit + max_num_seqs,
-            )
-            runs[name].append(_serve(engine, prompts, params))
+        with Progress(console=Console(stderr=True)) as progress:
+            bar = progress.add_task("serving", total=repeats * len(POLICIES))
+            for number in range(seed, seed + repeats):
+                prompts, params = _draw(llm, requests, (prompt_mean, output_mean), sigma, limit, number)
+                runs = {}
+                for name, policy in POLICIES.items():
+                    engine = Engine(
+                        llm,
+                        blocks=max_num_seqs * -(-2 * limit // BLOCK_SIZE),
+                        block_size=BLOCK_SIZE,
+                        batching=policy(),
+                        max_num_seqs=max_num_seqs,
+                        # Room for the longest prompt beside all decodes, or whole prompts wait for the batch to drain.
+                        max_num_batched_tokens=limit + max_num_seqs,
+                    )
+                    runs[name] = _serve(engine, prompts, params)
+                    progress.advance(bar)
+                outputs = [each.max_tokens for each in params]
+                rounds.append(
+                    {
+                        "seed": number,
+                        "prompt_tokens": sum(map(len, prompts)),
+                        "output_tokens": sum(outputs),
+                        "longest_over_mean_output": max(outputs) / statistics.mean(outputs),
+                        "runs": runs,
+                    }
+                )
         bandwidth = probe("cpu").bandwidth
     finally:
         torch.set_num_threads(before)
@@ -78,13 +85,17 @@ def bench_batching(
         threads=threads,
         repeats=repeats,
         seed=seed,
-    ) | {
-        "prompt_tokens": sum(map(len, prompts)),
-        "output_tokens": sum(outputs),
-        "longest_over_mean_output": max(outputs) / statistics.mean(outputs),
-        "read_bandwidth": bandwidth,
-        "runs": runs,
-    }
+    ) | {"read_bandwidth": bandwidth, "rounds": rounds}
+
+
+def _draw(
+    llm: LLM, requests: int, means: tuple[int, int], sigma: float, limit: int, seed: int
+) -> tuple[list[list[int]], list[SamplingParams]]:
+    """Prompts, and how many tokens to generate for each."""
+    generator = torch.Generator().manual_seed(seed)
+    prompt_lengths, outputs = (log_normal_lengths(mean, sigma, requests, limit, generator) for mean in means)
+    prompts = random_prompts(llm.model.config.vocab, prompt_lengths, generator)
+    return prompts, [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in outputs]
 
 
 def _serve(engine: Engine, prompts: list[list[int]], params: list[SamplingParams]) -> dict:
@@ -106,25 +117,26 @@ def _serve(engine: Engine, prompts: list[list[int]], params: list[SamplingParams
 
 
 def show(result: dict) -> Table:
-    """Medians over the repeats; the ratio is to static batching."""
-    settings = result["settings"]
+    """Medians over the repeats. The ratio is to static batching on the same requests; all of them are listed."""
+    settings, median = result["settings"], statistics.median
     table = Table(
         title="{requests} requests, {model}, at most {max_num_seqs} at once, {threads} threads".format(**settings)
     )
-    columns = ("policy", "output tok/s", "ratio", "steps", "running", "KV waste", "scheduling", "mean TTFT")
+    columns = ("policy", "output tok/s", "to static", "steps", "running", "KV waste", "scheduling", "mean TTFT")
     for column in columns:
         table.add_column(column, justify="right")
-    seconds = {name: statistics.median(run["seconds"] for run in runs) for name, runs in result["runs"].items()}
-    for name, runs in result["runs"].items():
-        last = runs[-1]
+    for name in POLICIES:
+        runs = [each["runs"][name] for each in result["rounds"]]
+        speeds = [each["output_tokens"] / run["seconds"] for each, run in zip(result["rounds"], runs, strict=True)]
+        ratios = [each["runs"]["static"]["seconds"] / each["runs"][name]["seconds"] for each in result["rounds"]]
         table.add_row(
             name,
-            f"{result['output_tokens'] / seconds[name]:.1f}",
-            f"{seconds['static'] / seconds[name]:.2f}x",
-            str(last["steps"]),
-            f"{last['mean_running']:.1f}",
-            f"{last['waste']:.1%}",
-            f"{last['scheduling_share']:.1%}",
-            f"{statistics.mean(last['ttft']):.2f} s",
+            f"{median(speeds):.1f}",
+            " ".join(f"{ratio:.2f}x" for ratio in ratios),
+            f"{median(run['steps'] for run in runs):.0f}",
+            f"{median(run['mean_running'] for run in runs):.1f}",
+            f"{median(run['waste'] for run in runs):.1%}",
+            f"{median(run['scheduling_share'] for run in runs):.1%}",
+            f"{median(statistics.mean(run['ttft']) for run in runs):.2f} s",
         )
     return table
