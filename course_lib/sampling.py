@@ -108,13 +108,18 @@ def probabilities(logits: Tensor, params: SamplingParams, seen: Sequence[int] = 
 
     Order as in vLLM: repetition penalty, temperature, min-p, top-k, top-p. A greedy request puts all mass on one token.
     """
-    if params.repetition_penalty != 1 and seen:
-        unique = torch.tensor(sorted(set(seen)), dtype=torch.long, device=logits.device)
-        logits = penalise_repetition(logits, unique, params.repetition_penalty)
+    logits = _penalised(logits, params, seen)
     if params.greedy:
         return torch.zeros_like(logits).index_fill(0, logits.argmax(), 1.0)
     logits = keep_min_p(logits / params.temperature, params.min_p)
     return keep_top_p(keep_top_k(logits, params.top_k), params.top_p).softmax(dim=-1)
+
+
+def _penalised(logits: Tensor, params: SamplingParams, seen: Sequence[int]) -> Tensor:
+    if params.repetition_penalty == 1 or not seen:
+        return logits
+    unique = torch.tensor(sorted(set(seen)), dtype=torch.long, device=logits.device)
+    return penalise_repetition(logits, unique, params.repetition_penalty)
 
 
 def top_logprobs(logits: Tensor, token: int, k: int) -> list[tuple[int, float, int]]:
@@ -140,9 +145,9 @@ class Sampler:
 
     def draw(self, logits: Tensor, seen: Sequence[int]) -> int:
         """The next token id. logits: float32 [V]; seen: ids of prompt and output so far."""
-        distribution = probabilities(logits, self.params, seen)
         if self.params.greedy:
-            return int(distribution.argmax())
+            return int(_penalised(logits, self.params, seen).argmax())
+        distribution = probabilities(logits, self.params, seen)
         # Exponential race: argmax of p / e, e ~ Exp(1), is distributed as p; no sum that rounding could leave under 1.
         noise = torch.empty_like(distribution).exponential_(generator=self._generator).clamp_min_(1e-30)
         return int((distribution / noise).argmax())
