@@ -89,16 +89,17 @@ def test_percentiles_lie_between_neighbours():
 
 def test_summary_of_a_worked_run():
     run = [answered(0, 1, (0.5, 0.5)), answered(1, 2, (0.1, 0.1, 2.8)), answered(3, 1, ()), REFUSED]
+    run.append(answered(2, 1, (0.5,), failure="abort"))  # its two tokens are of no use
     found = summarise(run, Objectives(ttft=2, tpot=0.5))
     assert found.seconds == 6  # from 0 to the last token of the second
-    assert (found.completed, found.failed) == (3, 1)
+    assert (found.completed, found.failed) == (3, 2)
     assert found.requests_per_s == 3 / 6 and found.output_tokens_per_s == (3 + 4 + 1) / 6
     assert found.ttft[50] == 1 and found.e2e[50] == 2
     assert found.tpot[50] == pytest.approx((0.5 + 1.0) / 2)  # of two completions: the third has one token
     # One stall of 2.8 s in five gaps is hidden in a mean of 1.0, not among the gaps.
     assert found.tpot[99] < 1.0 < found.itl[95] and found.itl[50] == 0.5
-    assert found.goodput == 2 / 6 and found.attainment == 2 / 4  # the second is too slow per token
-    assert found.concurrency == pytest.approx((2 + 5 + 1) / 6)
+    assert found.goodput == 2 / 6 and found.attainment == 2 / 5  # the second is too slow per token
+    assert found.concurrency == pytest.approx((2 + 5 + 1 + 1.5) / 6)
 
 
 def test_rates_are_over_the_window_that_is_given():
@@ -150,6 +151,12 @@ def test_backlog_grows_by_what_a_single_server_cannot_serve(service_s, growth):
     assert backlog_growth(run) == pytest.approx(growth, abs=0.02)
     assert backlog_growth(run[::-1]) == backlog_growth(run)
     assert backlog_growth(run[:1]) == 0
+
+
+def test_a_system_that_fills_does_not_grow():
+    """Everybody is served at once, for 20 s: from the 20th arrival on, each finds 20."""
+    run = [Sample(start=float(i), end=i + 20.5) for i in range(100)]
+    assert backlog_growth(run) == pytest.approx(0, abs=1e-9)
 
 
 # --- replay -------------------------------------------------------------------------------------------------------

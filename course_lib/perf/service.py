@@ -165,6 +165,6 @@ def backlog_growth(samples: Sequence[Sample]) -> float:
     with 64 arrivals, 7 in 100 exceed 0.2 at a load of 0.8, and 98 at a load of 2.
     """
     starts, ends = (np.sort([getattr(s, at) for s in samples]) for at in ("start", "end"))
-    found = np.arange(len(starts)) - np.searchsorted(ends, starts, side="right")
+    found = np.arange(len(starts)) - np.searchsorted(ends, starts)
     counted = found[len(found) // 4 :]
     return float(np.polyfit(np.arange(len(counted)), counted, 1)[0]) if len(counted) > 1 else 0.0
