@@ -24,6 +24,7 @@ from course_lib.plots.block_map import block_map
 from course_lib.plots.kv_memory import KV_FORMATS, budget_setting
 from course_lib.plots.load import batching_run
 from course_lib.plots.prefill_decode import FORMATS, roofline_setting
+from course_lib.plots.scheduling_explorer import ORDERS, PREEMPTIONS, scheduling_setting
 from course_lib.plots.start import next_token
 from course_lib.plots.style import png
 from course_lib.sampling import SamplingParams, probabilities
@@ -137,6 +138,20 @@ def batching_explorer(llm: LLM, requests: int = 20, mean_output: int = 12) -> Ex
             "seats": powers("seats B", 1, 16, 4),
             "budget": powers("budget C", 8, 128, 64),
             "seed": seed,
+        },
+    )
+
+
+def scheduling_explorer(order: str = "priority with ageing", load: float = 1.2, blocks: int = 20) -> Explorer:
+    """Two classes of requests through the engine's scheduler, by order, ageing, pool, way back and load."""
+    return Explorer(
+        scheduling_setting,
+        {
+            "order": choice("order", ORDERS, order),
+            "ageing": powers("ageing, steps", 2, 256, 16),
+            "blocks": choice("blocks", [16, 20, 24, 32, 48, 64], blocks),
+            "preemption": choice("preemption", list(PREEMPTIONS), "recompute"),
+            "load": decimal("load", 0.5, 2.0, load),
         },
     )
 
