@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from random import Random
 from typing import Any
 
-import torch
-
-from course_lib import LLM, SamplingParams
+from course_lib import SamplingParams
 from course_lib.checks.core import Case, Mistake, Play, Problem, Property
+from course_lib.checks.embedded import embedded_llm
 from course_lib.checks.own_order import AgedOrder, OwnScheduler, play_in_steps
 from course_lib.engine import Engine, Event, Priority, Scheduler
 from course_lib.perf.workload import Arrival
@@ -67,18 +66,12 @@ def flood(rng: Random) -> list[Arrival]:
     ]
 
 
-@cache
-def _llm() -> LLM:
-    """The embedded model; in float64, so that no rounding decides an arg-max."""
-    return LLM("tiny", device="cpu", dtype=torch.float64)
-
-
 def serve(
     arrivals: Sequence[Arrival], scheduler: Callable[..., Scheduler], limit: int = 10_000
 ) -> tuple[list[Event], list[list[int]]]:
     """(trace, tokens of each request) of an engine with two seats and a pool too small for two long requests."""
     limits = dict(blocks=6, block_size=4, max_num_seqs=2, max_num_batched_tokens=16)
-    engine = Engine(_llm(), scheduler=scheduler, **limits)
+    engine = Engine(embedded_llm(), scheduler=scheduler, **limits)
     tokens = play_in_steps(engine, arrivals, limit)
     return list(engine.metrics.events), list(tokens.values())
 
@@ -102,7 +95,7 @@ def served_in_order(arrivals: Sequence[Arrival], order: AgedOrder) -> str | None
     for ours, theirs in zip(got, wanted, strict=True):
         if ours != theirs:
             return f"in step {ours.step} {name(ours)} was {ours.kind}, and {name(theirs)} is to be {theirs.kind}"
-    alone = _llm().generate([each.prompt for each in arrivals], [each.params for each in arrivals])
+    alone = embedded_llm().generate([each.prompt for each in arrivals], [each.params for each in arrivals])
     for i, (mixed, output) in enumerate(zip(tokens, alone, strict=True)):
         if mixed != output.outputs[0].token_ids:
             return f"request {i} got other tokens than LLM.generate gives for its prompt"

@@ -1,0 +1,15 @@
+"""The model that checks run an engine with."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from course_lib import LLM
+
+
+@cache
+def embedded_llm() -> LLM:
+    """The embedded model; in float64, so that no rounding decides an arg-max."""
+    return LLM("tiny", device="cpu", dtype=torch.float64)
