@@ -80,16 +80,16 @@ def broken_rule(metrics: Metrics, prompts: dict[str, int], budget: int, max_seqs
             left[request] -= fed.get(request, 0)
             if short and request in fed:
                 return (
-                    f"in step {step} request {request} got {fed[request]} tokens of its prompt, while {left[short]} "
-                    f"tokens of request {short}, which came before it, were not fed"
+                    f"step {step} fed the prompt of request {request}, while {left[short]} tokens of request {short}, "
+                    "which came before it, waited to be fed"
                 )
             short = short or (request if left[request] else None)
         # No budget is left while somebody who has a seat, or could have one, needs it.
         total, seated = sum(fed.values()), short and left[short] < prompts[short]
         if short and total < budget and (seated or record.running < max_seqs):
             return (
-                f"step {step} fed {total} tokens, though the budget is {budget}, {left[short]} more tokens of request "
-                f"{short} wait to be fed and {record.running} of {max_seqs} seats are taken"
+                f"step {step} fed {total} of {budget} tokens with {record.running} of {max_seqs} seats taken, while "
+                f"{left[short]} tokens of request {short} waited to be fed"
             )
         decoding = [request for request in events["token"][step] if request not in events["finished"][step]]
     return None

@@ -20,7 +20,7 @@ def plan_fault(feeds: Any, running: list[Pair], waiting: list[Pair], budget: int
         return "plan_step must return a list of pairs (id, tokens), both of them int"
     if not feeds:
         return (
-            f"plan_step fed nobody while {len(running)} requests run and {len(waiting)} wait; the next step would be "
+            f"plan_step fed nobody (running: {len(running)}, waiting: {len(waiting)}); the next step would be "
             "the same, and so on for ever"
         )
     remaining = dict(running + waiting)
@@ -33,7 +33,7 @@ def plan_fault(feeds: Any, running: list[Pair], waiting: list[Pair], budget: int
         if n < 1:
             return f"plan_step gave request {request} {n} tokens; leave out who gets none"
         if n > remaining[request]:
-            return f"plan_step gave request {request} {n} tokens, but only {remaining[request]} remain to be fed"
+            return f"plan_step gave request {request} {n} tokens; its remaining is {remaining[request]}"
         seen.add(request)
     total, seats = sum(n for _, n in feeds), len(running) + len(seen & dict(waiting).keys())
     if total > budget:

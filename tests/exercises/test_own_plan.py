@@ -19,6 +19,7 @@ from course_lib.checks.own_plan import PlannedScheduler, PlanStep, plan_fault
 from course_lib.checks.run import local_call, run
 from course_lib.engine import ContinuousBatching, Engine, StaticBatching
 from course_lib.errors import CourseError, RequestError
+from tests.exercises.conftest import failures, with_function
 
 WRONG = {mistake.key: mistake.wrong for mistake in PLAN_STEP.mistakes}
 # First come, first served never puts a prompt before a decode, so this mistake does no harm under that order.
@@ -99,6 +100,31 @@ def test_right_plans_keep_every_rule(seed):
     assert serve(plan_step, random_visits(rng), budget=rng.randint(8, 30), max_seqs=rng.randint(2, 6)) is None
 
 
+STOPS = """
+def plan_step(running, waiting, budget, max_seqs):
+    if len(waiting) > 40:
+        return []
+    queue = [p for p in running if p[1] == 1] + [p for p in running if p[1] > 1] + waiting[: max_seqs - len(running)]
+    plan = []
+    for request, remaining in queue:
+        if budget:
+            plan.append((request, min(remaining, budget)))
+            budget -= plan[-1][1]
+    return plan
+"""
+
+
+def test_the_grader_plays_with_a_submission_in_its_child(grade_notebook):
+    """A plan that passes every case on lists and would keep the engine waiting for ever."""
+    grade = grade_notebook(with_function("plan_step", STOPS, "09"))
+    assert grade.points == grade.max_points - 8
+    said = failures(grade)
+    assert list(said) == ["plan_step"]
+    assert said["plan_step"].startswith(
+        "plan_step fed nobody (running: 1, waiting: 50); the next step would be the same"
+    )
+
+
 def test_a_starved_request_is_named():
     said = serve(WRONG["prompts-first"], crowd(50), budget=16, max_seqs=8)
     assert said.startswith("request 0 was generating and got no token in step 2, which gave 6 to request 1, 6 to")
@@ -109,7 +135,7 @@ def test_rules_are_judged_from_records_alone(tiny):
     add(engine, [3, 3, 3], [2, 6, 2])
     finish(engine)
     said = broken_rule(engine.metrics, {"0": 3, "1": 3, "2": 3}, budget=16, max_seqs=2)
-    assert said.startswith("step 2 fed 1 tokens, though the budget is 16, 3 more tokens of request 2 wait")
+    assert said == "step 2 fed 1 of 16 tokens with 1 of 2 seats taken, while 3 tokens of request 2 waited to be fed"
 
 
 @pytest.mark.parametrize(
@@ -120,12 +146,12 @@ def test_rules_are_judged_from_records_alone(tiny):
         ([(0, 1.0)], "must return a list of pairs"),
         ([0, 1], "must return a list of pairs"),
         ([(0, True)], "must return a list of pairs"),
-        ([], "fed nobody while 2 requests run and 2 wait"),
+        ([], "fed nobody (running: 2, waiting: 2)"),
         ([(7, 1)], "fed request 7, which is neither running nor waiting"),
         ([(0, 1), (1, 2), (1, 2)], "fed request 1 twice"),
         ([(0, 0)], "gave request 0 0 tokens; leave out"),
         ([(0, -1)], "gave request 0 -1 tokens; leave out"),
-        ([(0, 2)], "gave request 0 2 tokens, but only 1 remain"),
+        ([(0, 2)], "gave request 0 2 tokens; its remaining is 1"),
         ([(0, 1), (1, 6), (2, 10)], "fed 17 tokens in one step; the budget is 16"),
         ([(0, 1), (1, 6), (2, 4), (3, 5)], "let 4 requests run at once; max_seqs is 3"),
     ],
