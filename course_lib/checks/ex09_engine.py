@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from functools import cache
 from random import Random
 from typing import NamedTuple
 
-import torch
-
-from course_lib import LLM, SamplingParams
+from course_lib import SamplingParams
 from course_lib.checks.core import Play
+from course_lib.checks.embedded import embedded_llm
 from course_lib.checks.own_plan import PlannedScheduler, PlanStep
 from course_lib.engine import Engine, Metrics
 
@@ -26,18 +24,12 @@ class Visit(NamedTuple):
     answer: int
 
 
-@cache
-def _llm() -> LLM:
-    """The smaller embedded model; in float64, so that no rounding decides an arg-max."""
-    return LLM("tiny-draft", device="cpu", dtype=torch.float64)
-
-
 def serve(plan_step: PlanStep, visits: list[Visit], budget: int, max_seqs: int) -> str | None:
     """Serve the visits, in order, with `plan_step` as the engine's scheduler; the rule that was broken, or None.
 
     It always ends: each plan feeds a token, or CourseError is raised.
     """
-    llm = _llm()
+    llm = embedded_llm()
     ids = llm.tokenizer.encode(TEXT)
     prompts = [[ids[(i + j) % len(ids)] for j in range(visit.prompt)] for i, visit in enumerate(visits)]
     params = [SamplingParams(temperature=0, max_tokens=visit.answer, ignore_eos=True) for visit in visits]
