@@ -174,8 +174,9 @@ def test_figures_of_load_and_stalls_show_the_values_they_are_given():
     whole, cut = load.token_gaps({"whole": ([1, 2], [0.1, 0.9], 2), "cut": ([1, 2], [0.3, 0.2], 3)}, "768 tokens").axes
     assert labels(whole) == ["first token: 2 s", "900 ms"] and labels(cut) == ["first token: 3 s", "300 ms"]
     assert whole.get_ylim() == cut.get_ylim()
-    [axes] = load.chunk_price({"here": ([8, 16], [0.1, 0.2], [0.4, 0.3])}).axes
-    assert [line.get_ydata().tolist() for line in axes.lines] == [[0.4, 0.3], [0.1, 0.2]]
+    [axes] = load.chunk_price({"here": ([8, 16], [0.1, 0.2], [0.4, 0.3], 9.2)}).axes
+    assert [line.get_ydata().tolist() for line in axes.lines[1:]] == [[0.4, 0.3], [0.1, 0.2]]
+    assert labels(axes)[0] == "B* = 9"
 
 
 def test_one_run_stacks_the_tokens_of_each_step(llm):

@@ -93,7 +93,7 @@ def static_gain(seats: Sequence[int], counted: Mapping[str, Sequence[float]]) ->
         axes.plot(seats, counted[name], "o", color=color, mec="white", ms=10)
         label(axes, B[-1], gain[-1], text, color, dx=8, weight="bold")
     axes.axhline(1, color=MUTED, lw=1.5)
-    label(axes, B[-1], 1, "all lengths equal: 1", MUTED, dx=8)
+    label(axes, B[-1], 1, "all lengths equal: 1", MUTED, dx=8, dy=9)
     log2_x(axes, [1, *seats])
     axes.set_xlim(1, B[-1] * 9)
     axes.set_ylim(0.6, None)

@@ -72,37 +72,41 @@ def token_gaps(runs: Mapping[str, tuple[Sequence[float], Sequence[float], float]
     figure, panels = new_stack(10, 1.4 * len(runs) + 0.8, [1] * len(runs))
     highest = max(max(gaps) for _, gaps, _ in runs.values())
     for axes, (title, (times, gaps, first)) in zip(panels, runs.items(), strict=True):
-        axes.vlines(times, 0, np.array(gaps) * 1e3, color=DECODE, lw=2.5)
-        axes.axvline(first, color=PREFILL, lw=1.5)
+        axes.axvline(first, color=PREFILL, lw=1.5, ls="--")
+        axes.vlines(times, 0, np.array(gaps) * 1e3, color=DECODE, lw=3.5, zorder=3)
         label(axes, first, highest * 0.75e3, f"first token: {si(first, 's')}", PREFILL, dx=6)
         worst = int(np.argmax(gaps))
         label(axes, times[worst], gaps[worst] * 0.9e3, f"{gaps[worst] * 1e3:.0f} ms", DECODE, dx=-6, weight="bold")
         axes.set_ylim(0, highest * 1.1e3)
         axes.set_ylabel("ms")
         axes.set_title(title, fontsize=12)
+    panels[-1].set_xlim(0, None)
     panels[-1].set_xlabel(f"seconds after the long prompt arrived ({what})")
     return figure
 
 
 @styled
-def chunk_price(panels: Mapping[str, tuple[Sequence[int], Sequence[float], Sequence[float]]]) -> Figure:
+def chunk_price(panels: Mapping[str, tuple[Sequence[int], Sequence[float], Sequence[float], float]]) -> Figure:
     """Largest gap between two tokens of the others, and time to the prompt's first token, against the token budget.
 
-    panels: {title: (budgets, gaps in s, times in s)}.
+    panels: {title: (budgets, gaps in s, times in s, B*)}; B*: tokens from which the arithmetic sets a step's time.
     """
-    figure, axes = new_figure(11, 4.4, columns=len(panels))
-    for each, (title, (budgets, gaps, firsts)) in zip(axes, panels.items(), strict=True):
+    figure, axes = new_figure(11, 4.6, columns=len(panels))
+    for each, (title, (budgets, gaps, firsts, critical)) in zip(axes, panels.items(), strict=True):
+        each.axvline(critical, color=MUTED, lw=1.2, ls="--")
+        label(each, critical, max(firsts), f"B* = {critical:.0f}", MUTED, dx=5, dy=4)
         for values, text, color in (
-            (firsts, "first token of\nthe long prompt", PREFILL),
+            (firsts, "first token\nof the long\nprompt", PREFILL),
             (gaps, "others'\ngap", DECODE),
         ):
             each.plot(budgets, values, color=color, marker="o")
-            label(each, budgets[0], values[0], text, color, dx=-10, weight="bold")
+            label(each, budgets[0], values[0], text, color, dx=-10, weight="bold", va="bottom")
         each.set_xscale("log", base=2)
         each.set_xticks(budgets, [f"{budget:,}" for budget in budgets], rotation=45)
         each.minorticks_off()
-        each.set_xlim(budgets[0] / 20, budgets[-1] * 1.3)
+        each.set_xlim(budgets[0] / 12, budgets[-1] * 1.3)
         log_y(each, "s")
+        each.set_ylim(min(gaps) / 1.5, max(firsts) * 2.2)
         each.set_xlabel("token budget of a step, C")
         each.set_title(title)
     return figure
