@@ -94,19 +94,17 @@ def chunk_price(panels: Mapping[str, tuple[Sequence[int], Sequence[float], Seque
     figure, axes = new_figure(11, 4.6, columns=len(panels))
     for each, (title, (budgets, gaps, firsts, critical)) in zip(axes, panels.items(), strict=True):
         each.axvline(critical, color=MUTED, lw=1.2, ls="--")
-        label(each, critical, max(firsts), f"B* = {critical:.0f}", MUTED, dx=5, dy=4)
-        for values, text, color in (
-            (firsts, "first token\nof the long\nprompt", PREFILL),
-            (gaps, "others'\ngap", DECODE),
-        ):
-            each.plot(budgets, values, color=color, marker="o")
-            label(each, budgets[0], values[0], text, color, dx=-10, weight="bold", va="bottom")
+        label(each, critical, max(firsts) * 1.6, f"B* = {critical:.0f}", MUTED, dx=5)
+        each.plot(budgets, firsts, color=PREFILL, marker="o")
+        label(each, budgets[1], firsts[1], "first token of the long prompt", PREFILL, dx=8, dy=9, weight="bold")
+        each.plot(budgets, gaps, color=DECODE, marker="o")
+        label(each, budgets[1], gaps[1], "longest gap of the others", DECODE, dx=8, dy=-14, weight="bold")
         each.set_xscale("log", base=2)
         each.set_xticks(budgets, [f"{budget:,}" for budget in budgets], rotation=45)
         each.minorticks_off()
-        each.set_xlim(budgets[0] / 12, budgets[-1] * 1.3)
+        each.set_xlim(min(critical, budgets[0]) / 1.5, budgets[-1] * 1.3)
         log_y(each, "s")
-        each.set_ylim(min(gaps) / 1.5, max(firsts) * 2.2)
+        each.set_ylim(min(gaps) / 2.5, max(firsts) * 2.2)
         each.set_xlabel("token budget of a step, C")
         each.set_title(title)
     return figure
