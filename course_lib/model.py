@@ -209,7 +209,7 @@ class Decoder(nn.Module):
         """One forward pass over a ragged batch; the cache holds its tokens afterwards.
 
         logits_for: indices into the flat batch whose logits are wanted (default: each sequence's last token).
-        Returns float32 [len(logits_for), V]. Raises RequestError where a cache row would overflow.
+        Returns float32 [len(logits_for), V], in that order. Raises RequestError where a cache row would overflow.
         """
         step = Step(batch, cache, self.rope)
         x = self.embed(batch.token_ids)
@@ -217,7 +217,7 @@ class Decoder(nn.Module):
             x = block(x, step)
         cache.commit(batch)
         wanted = batch.last if logits_for is None else logits_for
-        if len(wanted) < len(x):
+        if list(wanted) != list(range(len(x))):
             x = x[torch.tensor(wanted, dtype=torch.long, device=x.device)]
         return self.head(self.norm(x)).float()
 

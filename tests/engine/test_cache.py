@@ -69,6 +69,14 @@ def test_each_row_of_a_ragged_batch_equals_the_row_alone(kind, lengths, seed):
         close(logits[start:end], model(prompt)[c:])
 
 
+def test_logits_come_in_the_order_asked_for():
+    """All of a batch's tokens, turned round, are not all of them in order."""
+    model, batch = MODELS["full"], Batch.build([[5], [6], [7]], [0] * 3, [0, 1, 2], "cpu")
+    plain, turned = (model.run(batch, model.new_cache(3, 4), logits_for=order) for order in ([0, 1, 2], [2, 1, 0]))
+    close(turned, plain.flip(0))
+    assert not torch.allclose(turned, plain, atol=1e-2)
+
+
 def test_identical_rows_give_identical_logits():
     """7: a mask built for batch 1 made two equal rows differ."""
     model = MODELS["full"]
