@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -78,6 +79,9 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            sentence = f"port {port} of {host} is in use, perhaps by another server; stop it or choose another --port"
+            raise CourseError(sentence) from None
         raise CourseError(f"cannot listen on {host} port {port} ({error}); choose another --host or --port") from None
 
 

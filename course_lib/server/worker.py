@@ -12,79 +12,17 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 
 from course_lib.engine import Engine, StepOutput
-from course_lib.errors import CourseError, RequestError
+from course_lib.errors import RequestError
 from course_lib.sampling import SamplingParams
+from course_lib.server.errors import Overloaded, Unavailable
 from course_lib.server.prometheus import Monitor
+from course_lib.server.stream import Stream
 
 log = logging.getLogger(__name__)
-
-
-class Overloaded(CourseError):
-    """As many requests wait as may; the client should come back later."""
-
-
-class Unavailable(CourseError):
-    """The server is about to end."""
-
-
-class Disconnected(Exception):
-    """The client of a request has gone."""
-
-
-class Stream:
-    """The completions of one API request, on the event loop. Iterate it once, and `close` it whatever happens."""
-
-    def __init__(self, worker: EngineWorker, seats: int):
-        self.seats = seats
-        self.accepted: asyncio.Future[None] = worker.loop.create_future()
-        self._worker, self._open = worker, seats
-        self._items: asyncio.Queue[tuple[int, StepOutput] | Exception] = asyncio.Queue()
-        self._watch: asyncio.Task | None = None
-
-    async def __aiter__(self) -> AsyncIterator[tuple[int, StepOutput]]:
-        """(index of the completion, what it got), until all are finished. Raises what `fail` was given."""
-        while self._open:
-            item = await self._items.get()
-            if isinstance(item, Exception):
-                raise item
-            self._open -= item[1].finish_reason is not None
-            yield item
-
-    def put(self, index: int, output: StepOutput) -> None:
-        """Hand over what a completion got."""
-        self._items.put_nowait((index, output))
-
-    def fail(self, error: Exception) -> None:
-        """End the wait for acceptance, or the iteration, with an error."""
-        if self.accepted.done():
-            self._items.put_nowait(error)
-        else:
-            self.accepted.set_exception(error)
-
-    def accept(self) -> None:
-        """All prompts are in the engine."""
-        if not self.accepted.done():
-            self.accepted.set_result(None)
-
-    def watch(self, receive: Callable) -> None:
-        """Close when `receive`, the ASGI channel of a request whose body was read, says that the client has gone."""
-        self._watch = asyncio.create_task(self._close_when_gone(receive))
-
-    def close(self) -> None:
-        """Abort what is not finished and give the seats back. May be called again."""
-        if self._watch is not None:
-            self._watch.cancel()
-        self._worker.release(self)
-
-    async def _close_when_gone(self, receive: Callable) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._worker.release(self)
-        self.fail(Disconnected())
 
 
 class EngineWorker:
@@ -127,30 +65,37 @@ class EngineWorker:
             return "the engine has failed and the server ends; start it again"
         return "the server is shutting down; send the request to another one" if self.draining else None
 
-    async def submit(self, prompts: list[list[int]], params: SamplingParams, priority: int) -> Stream:
-        """Queue prompts (token ids) for params.n completions each; completion i of prompt p has index p * n + i.
-
-        Raises RequestError where they can never be served, Overloaded where not now, Unavailable where no more.
-        """
+    def check_room(self, prompts: int, n: int) -> None:
+        """For n completions of so many prompts: raise RequestError where there never is room, Overloaded where there is
+        none now, Unavailable where the server ends."""
         if reason := self.unavailable:
             raise Unavailable(reason)
-        seats = len(prompts) * params.n
+        seats = prompts * n
         if seats > self.limit:
             raise RequestError(
-                f"n is {params.n} and the prompts are {len(prompts)}, which makes {seats} completions, and the server "
+                f"n is {n} and the prompts are {prompts}, which makes {seats} completions, and the server "
                 f"holds at most {self.limit}; ask for fewer"
             )
         if self.held + seats > self.limit:
             raise Overloaded(f"{self.held} completions run or wait and the limit is {self.limit}; try again later")
-        stream = Stream(self, seats)
+
+    async def submit(self, prompts: list[list[int]], params: SamplingParams, receive: Callable, **settings) -> Stream:
+        """Queue prompts (token ids) for params.n completions each; completion i of prompt p has index p * n + i.
+
+        receive: as for `Stream.watch`. settings: of `Engine.add_request`. Raises as `check_room`, RequestError where a
+        prompt can never be served, and Disconnected.
+        """
+        self.check_room(len(prompts), params.n)
+        stream = Stream(self, len(prompts) * params.n)
         self._streams.add(stream)
-        self.held += seats
+        self.held += stream.seats
         self._idle.clear()
-        self._inbox.put(partial(self._on_thread_add, stream, prompts, params, priority))
+        self._inbox.put(partial(self._on_thread_add, stream, prompts, params, settings))
+        stream.watch(receive)  # from now on: the thread may be in a long step before it accepts
         try:
             await stream.accepted
-        except BaseException:  # the client may be gone
-            self.release(stream)
+        except BaseException:
+            stream.close()
             raise
         return stream
 
@@ -211,10 +156,10 @@ class EngineWorker:
             while True:
                 self._inbox.get_nowait()()
 
-    def _on_thread_add(self, stream: Stream, prompts: list[list[int]], params: SamplingParams, priority: int) -> None:
+    def _on_thread_add(self, stream: Stream, prompts: list[list[int]], params: SamplingParams, settings: dict) -> None:
         for i, prompt in enumerate(prompts):
             try:
-                request = self.engine.add_request(prompt, params, priority=priority)
+                request = self.engine.add_request(prompt, params, **settings)
             except RequestError as error:
                 self._on_thread_release(stream)
                 self._on_loop(stream.fail, error)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
 
+import course_lib
+from course_lib import LLM
 from course_lib.errors import CourseError
 from course_lib.server import Server, build_engine, listen
 
 PATIENCE_S = 30  # of every wait; nothing is asserted about times
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}answer:{% endif %}"
+)
 
 
 def eventually(condition: Callable[[], object]) -> None:
@@ -91,5 +98,16 @@ def start(tiny):
 def shared(tiny):
     """One server for all tests of a module that leave it as it was."""
     running = Running(tiny)
+    yield running
+    running.end()
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory):
+    """A server of `tiny` with a chat template."""
+    folder = tmp_path_factory.mktemp("model") / "tiny-chat"
+    shutil.copytree(Path(course_lib.__file__).parent / "assets" / "tiny", folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    running = Running(LLM(str(folder), device="cpu"))
     yield running
     running.end()

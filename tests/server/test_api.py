@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-import course_lib
-from course_lib import LLM, SamplingParams
-from tests.server.conftest import Running, eventually
+from course_lib import SamplingParams
+from tests.server.conftest import eventually
 
 PROMPT = "In the beginning"
-TEMPLATE = (
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}answer:{% endif %}"
-)
 
 
 def offline(llm, prompt, **params) -> list[tuple[str, str]]:
@@ -137,17 +131,6 @@ def test_lower_priority_is_admitted_first(start):
 
 
 # --- chat ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def chatty(tmp_path_factory):
-    """A server of `tiny` with a chat template."""
-    folder = tmp_path_factory.mktemp("model") / "tiny-chat"
-    shutil.copytree(Path(course_lib.__file__).parent / "assets" / "tiny", folder)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    running = Running(LLM(str(folder), device="cpu"))
-    yield running
-    running.end()
 
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who art thou?"}]

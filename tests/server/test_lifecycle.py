@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,6 +42,15 @@ def in_use(server) -> int:
     return server.engine.manager.pool.total - server.engine.manager.available
 
 
+def asking(server) -> socket.socket:
+    """A connection over which LONG was sent, without waiting for an answer; closing it is hanging up."""
+    body = json.dumps(LONG | LONG["extra_body"] | {"extra_body": None}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    connection = socket.create_connection(server.url[len("http://") :].split(":"), timeout=PATIENCE_S)
+    connection.sendall(head.encode() + b"\r\n\r\n" + body)
+    return connection
+
+
 def test_a_disconnected_stream_frees_its_blocks_within_a_step(start):
     server = start(braked=True)
     server.allow(3)
@@ -64,12 +75,7 @@ def test_a_client_that_hangs_up_before_the_answer_is_cancelled(start, waits):
             eventually(lambda: server.worker.held == 1)
             server.allow(1)
             eventually(lambda: server.engine.steps == 1)
-        body = json.dumps(LONG | LONG["extra_body"] | {"extra_body": None}).encode()
-        head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        )
-        with socket.create_connection(server.url[len("http://") :].split(":"), timeout=PATIENCE_S) as connection:
-            connection.sendall(head.encode() + b"\r\n\r\n" + body)
+        with asking(server):
             eventually(lambda: server.worker.held == 1 + waits)
             server.allow(1)
             eventually(lambda: server.engine.steps == 1 + waits)
@@ -79,6 +85,50 @@ def test_a_client_that_hangs_up_before_the_answer_is_cancelled(start, waits):
             assert other.result(PATIENCE_S).choices
     eventually(lambda: samples(server).get("course_requests_total[abort]") == 1)
     assert in_use(server) == 0 and not server.engine.has_unfinished
+
+
+def test_a_client_that_hangs_up_while_its_text_is_encoded_costs_no_step(start, monkeypatch):
+    server = start(braked=True)
+    encode, begun, go = server.llm.tokenizer.encode, threading.Event(), threading.Event()
+
+    def held_up(*args):
+        begun.set()
+        assert go.wait(PATIENCE_S)
+        return encode(*args)
+
+    monkeypatch.setattr(server.llm.tokenizer, "encode", held_up)
+    with asking(server):
+        assert begun.wait(PATIENCE_S)
+    eventually(lambda: not server.server.server_state.connections)
+    go.set()
+    eventually(lambda: not server.server.server_state.tasks)
+    assert server.worker.held == 0 and server.entered == 0 and not server.engine.metrics.events
+
+
+def test_a_client_that_hangs_up_before_the_engine_took_its_request_costs_no_step(start):
+    """The engine is in a long step of another request; the seat is free before that step ends."""
+    server = start(braked=True)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(server.complete, model="tiny", prompt="To be", max_tokens=4)
+        eventually(lambda: server.entered == 1)
+        with asking(server):
+            eventually(lambda: server.worker.held == 2)
+        eventually(lambda: server.worker.held == 1)
+        server.allow(4)
+        assert other.result(PATIENCE_S).choices
+    eventually(lambda: samples(server).get("course_requests_total[abort]") == 1)
+    [(fed, _)] = Counter(
+        event.request_id for event in server.engine.metrics.events if event.kind == "scheduled"
+    ).items()
+    assert fed == server.engine.metrics.events[0].request_id
+
+
+def test_a_salt_keeps_what_is_cached_to_its_tenant(start):
+    server = start()
+    prompt = server.llm.tokenizer.encode(PROMPT) * 8  # 40 tokens: two whole blocks and a half
+    for salt, hits in [("a", 0), ("b", 0), ("a", 32), (None, 32), (None, 64)]:
+        server.complete(model="tiny", prompt=prompt, max_tokens=1, extra_body={"cache_salt": salt})
+        eventually(lambda hits=hits: samples(server)["course_prefix_hit_tokens_total"] == hits)
 
 
 def test_overload_is_429_with_retry_after_and_passes(start):
@@ -216,7 +266,18 @@ def test_sigterm_drains_the_process_which_exits_with_0(tmp_path, tiny):
     assert [line.split(" ")[0] for line in log.read_text().splitlines()] == ["Serving", "SIGTERM:"]
 
 
-def test_an_address_that_is_taken_is_one_sentence():
+def test_a_second_server_on_a_port_ends_with_one_sentence():
     with listen("127.0.0.1", 0) as taken:
-        with pytest.raises(CourseError, match="choose another --host or --port"):
-            listen("127.0.0.1", taken.getsockname()[1])
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "course_lib.cli", "serve", "--model", "tiny", "--port", port]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == 1 and not ended.stdout
+    assert ended.stderr == (
+        f"course: port {port} of 127.0.0.1 is in use, perhaps by another server; stop it or choose another --port\n"
+    )
+
+
+@pytest.mark.parametrize("address", [("127.0.0.1", 80_000), ("no.such.host.invalid", 0)])
+def test_an_address_that_cannot_be_had_is_one_sentence(address):
+    with pytest.raises(CourseError, match="choose another --host or --port"):
+        listen(*address)
