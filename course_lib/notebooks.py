@@ -7,6 +7,7 @@ its picture, not a view whose model died with the kernel.
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import nbformat
@@ -15,6 +16,7 @@ from tqdm import tqdm
 
 CELL_TIMEOUT = 120  # seconds
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+FRAME_OF_A_FILE = re.compile(r"(\x1b\[[\d;]*m)*File ")  # in IPython's tracebacks; it names a folder of this machine
 
 
 def execute(path: Path) -> None:
@@ -29,7 +31,8 @@ def execute(path: Path) -> None:
 
 
 def tidy(notebook: nbformat.NotebookNode) -> None:
-    """Remove from executed cells what only a live kernel can show, and timestamps; join neighbouring stream outputs."""
+    """Remove from executed cells what only a live kernel can show, timestamps and the frames of files in tracebacks;
+    join neighbouring stream outputs."""
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
@@ -38,6 +41,8 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
         kept: list[nbformat.NotebookNode] = []
         for output in cell.outputs:
             output.get("data", {}).pop(WIDGET_VIEW, None)
+            if output.output_type == "error":
+                output.traceback = [part for part in output.traceback if not FRAME_OF_A_FILE.match(part)]
             if kept and output.output_type == "stream" == kept[-1].output_type and output.name == kept[-1].name:
                 kept[-1].text += output.text
             else:
