@@ -16,9 +16,14 @@ from course_lib.batch import Batch
 from course_lib.cache import KVCache
 
 
+# Sequences attend in one call where the longest has at most 1.5 times the keys of the shortest and 32 more: all read as
+# many keys as the longest, so a wider range would spend more on padding than a call of its own costs.
+STRETCH, SLACK = 1.5, 32
+
+
 @dataclass
 class Segment:
-    """Neighbouring sequences of a batch that attend in one call: same number of new tokens, adjacent cache rows."""
+    """Neighbouring sequences of a batch that attend in one call: as many new tokens, similar lengths, adjacent rows."""
 
     start: int  # first token in the flat batch
     new: int  # t, new tokens of each sequence
@@ -57,14 +62,22 @@ class Segment:
 
 
 def segments(batch: Batch) -> list[Segment]:
-    """Cut a ragged batch into pieces that are rectangular: a run of decodes is one piece, each prompt its own."""
+    """Cut a ragged batch into pieces that are nearly rectangular: decodes of similar length in one, each prompt its own.
+
+    A batch whose rows are in order of length gives the fewest.
+    """
     pieces: list[Segment] = []
+    shortest = longest = 0  # cached tokens in the last piece
     for (start, _), row, new, cached in zip(batch.spans, batch.rows, batch.query_lens, batch.cached_lens, strict=True):
         last = pieces[-1] if pieces else None
-        if last and last.new == new and last.first_row + len(last.cached) == row:
+        low, high = min(shortest, cached), max(longest, cached)
+        adjacent = last and last.new == new and last.first_row + len(last.cached) == row
+        if adjacent and high + new <= STRETCH * (low + new) + SLACK:
             last.cached.append(cached)
+            shortest, longest = low, high
         else:
             pieces.append(Segment(start, new, row, [cached]))
+            shortest = longest = cached
     return pieces
 
 

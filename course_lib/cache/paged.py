@@ -57,8 +57,12 @@ class PagedCache(SlotStore):
         return slot_numbers(self.block_tables, rows, batch.positions, self.manager.block_size)
 
     def read(self, layer: int, first_row: int, rows: int, length: int) -> tuple[Tensor, Tensor]:
-        tables = self.block_tables[first_row : first_row + rows, : self.manager.blocks_needed(length)]
-        keys, values = (self.by_block(store)[layer, tables].flatten(1, 2) for store in (self.keys, self.values))
+        tables = self.block_tables[first_row : first_row + rows, : self.manager.blocks_needed(length)].flatten()
+        # index_select copies a block at a time; indexing with a tensor goes element by element.
+        keys, values = (
+            self.by_block(store)[layer].flatten(1).index_select(0, tables).view(rows, -1, *store.shape[2:])
+            for store in (self.keys, self.values)
+        )
         return keys[:, :length], values[:, :length]
 
     def commit(self, batch: Batch) -> None:

@@ -193,11 +193,14 @@ class Engine:
         """Logits [len(plan.ready), V]."""
         for operation in plan.memory:
             self._perform(operation)
-        self.cache.bind(request.id for request, _ in plan.feeds)
-        tokens = [request.tokens(request.computed, request.computed + n) for request, n in plan.feeds]
-        computed = [request.computed for request, _ in plan.feeds]
+        # Rows in order of length: neighbours of similar length attend in one call with little padding.
+        order = sorted(range(len(plan.feeds)), key=lambda i: (plan.feeds[i][1], plan.feeds[i][0].computed))
+        feeds = [plan.feeds[i] for i in order]
+        self.cache.bind(request.id for request, _ in feeds)
+        tokens = [request.tokens(request.computed, request.computed + n) for request, n in feeds]
+        computed = [request.computed for request, _ in feeds]
         batch = Batch.build(tokens, computed, range(len(tokens)), self.llm.model.device)
-        last = batch.last
+        last = dict(zip(order, batch.last, strict=True))
         return self.llm.model.run(batch, self.cache, logits_for=[last[i] for i in plan.ready])
 
     def _perform(self, operation: CopyBlock | SwapOut | SwapIn) -> None:

@@ -109,6 +109,13 @@ def test_segments_join_only_neighbours_of_equal_length():
     ]
 
 
+def test_segments_part_where_padding_would_cost_more_than_a_call():
+    """At most 1.5 times the keys of the shortest and 32 more, whichever way the lengths go; new tokens are keys."""
+    lengths = [0, 32, 33, 80, 81, 1, 500]
+    batch = Batch.build([[1]] * len(lengths), lengths, range(len(lengths)), "cpu")
+    assert [piece.cached for piece in segments(batch)] == [[0, 32], [33, 80, 81], [1], [500]]
+
+
 @pytest.mark.parametrize("heads, kv_heads", [(4, 4), (4, 2), (4, 1)])
 @pytest.mark.parametrize("window", [None, 3])
 def test_attention_equals_a_float64_loop(heads, kv_heads, window):
