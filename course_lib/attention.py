@@ -15,7 +15,6 @@ from torch import Tensor
 from course_lib.batch import Batch
 from course_lib.cache import KVCache
 
-
 # Sequences attend in one call where the longest has at most 1.5 times the keys of the shortest and 32 more: all read as
 # many keys as the longest, so a wider range would spend more on padding than a call of its own costs.
 STRETCH, SLACK = 1.5, 32
@@ -62,7 +61,7 @@ class Segment:
 
 
 def segments(batch: Batch) -> list[Segment]:
-    """Cut a ragged batch into pieces that are nearly rectangular: decodes of similar length in one, each prompt its own.
+    """Cut a ragged batch into pieces that are nearly rectangular: decodes of similar length together, prompts alone.
 
     A batch whose rows are in order of length gives the fewest.
     """

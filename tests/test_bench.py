@@ -42,14 +42,34 @@ def test_a_missing_peer_is_named_with_the_way_to_get_it(monkeypatch):
 def test_bench_batching_serves_the_same_requests_under_each_policy(tmp_path):
     path = tmp_path / "batching.json"
     options = ["--model", "tiny", "--threads", "1", "--requests", "12", "--prompt-mean", "12", "--output-mean", "8"]
-    outcome = CliRunner().invoke(app, ["bench", "batching", "--json", str(path), "--max-num-seqs", "4", *options])
+    options += ["--max-num-seqs", "4", "--repeats", "2"]
+    outcome = CliRunner().invoke(app, ["bench", "batching", "--json", str(path), *options])
+    assert outcome.exit_code == 0, outcome.output
+    rounds = json.loads(path.read_text())["rounds"]
+    assert [each["seed"] for each in rounds] == [0, 1]
+    assert rounds[0]["output_tokens"] != rounds[1]["output_tokens"]
+    for each in rounds:
+        runs = each["runs"]
+        assert list(runs) == ["static", "continuous", "chunked prefill"]
+        for run in runs.values():
+            assert len(run["ttft"]) == len(run["tpot"]) == 12
+            assert 0 <= run["waste"] < 1 and 0 < run["scheduling_share"] < run["forward_share"] < 1
+        # Slots that free early are given to others, so continuous batching needs fewer steps for the same tokens.
+        assert runs["continuous"]["steps"] < runs["static"]["steps"]
+        assert runs["continuous"]["mean_running"] > runs["static"]["mean_running"]
+
+
+def test_bench_steps_times_decode_steps_of_all_sequences_and_nothing_else(tmp_path):
+    path = tmp_path / "steps.json"
+    options = ["--model", "tiny", "--threads", "1", "--prompt-tokens", "20", "--steps", "6"]
+    options += ["--batch", "1", "--batch", "4", "--sequences", "4", "--sequences", "32"]
+    outcome = CliRunner().invoke(app, ["bench", "steps", "--json", str(path), *options])
     assert outcome.exit_code == 0, outcome.output
     result = json.loads(path.read_text())
-    runs = {name: run for name, [run] in result["runs"].items()}
-    assert list(runs) == ["static", "continuous", "chunked prefill"]
-    for run in runs.values():
-        assert len(run["ttft"]) == len(run["tpot"]) == 12
-        assert 0 <= run["waste"] < 1 and 0 < run["scheduling_share"] < run["forward_share"] < 1
-    # Slots that free early are given to others, so continuous batching needs fewer steps for the same tokens.
-    assert runs["continuous"]["steps"] < runs["static"]["steps"]
-    assert runs["continuous"]["mean_running"] > runs["static"]["mean_running"]
+    assert list(result["batches"]) == ["1", "4"] and list(result["bookkeeping"]) == ["4", "32"]
+    for run in result["batches"].values():
+        # 8 tokens: one by the prefill, seven by decodes, of which the first warms up.
+        assert {len(run[part]) for part in ("scheduling_s", "forward_s", "sampling_s")} == {6}
+        assert 0 < min(run["products_s"])
+    assert {len(samples) for samples in result["bookkeeping"].values()} == {5}
+    assert all(column in outcome.output for column in ("products", "tok/s", "schedule", "us/seq", "share"))

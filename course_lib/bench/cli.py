@@ -39,12 +39,12 @@ def batching(
     json: Annotated[Path | None, typer.Option(help="Write raw samples and conditions to this file.")] = None,
     model: Annotated[str, typer.Option(help="Any model that `load_model` takes.")] = "smollm2-135m",
     requests: int = 64,
-    prompt_mean: int = 128,
-    output_mean: int = 128,
-    sigma: Annotated[float, typer.Option(help="Of the logarithm of the lengths; 0 makes them equal.")] = 1.0,
-    max_num_seqs: int = 16,
+    prompt_mean: int = 32,
+    output_mean: int = 96,
+    sigma: Annotated[float, typer.Option(help="Of the logarithm of the lengths; 0 makes them equal.")] = 1.2,
+    max_num_seqs: int = 8,
     threads: int = 2,
-    repeats: int = 1,
+    repeats: Annotated[int, typer.Option(help="Each with lengths and prompts of its own.")] = 3,
     seed: int = 0,
 ) -> None:
     """Static against continuous batching on the serving engine, the same requests, on the CPU in float32."""
@@ -54,6 +54,29 @@ def batching(
     from course_lib.bench.report import write_json
 
     result = bench_batching(model, requests, prompt_mean, output_mean, sigma, max_num_seqs, threads, repeats, seed)
+    if json:
+        write_json(json, result)
+    Console().print(show(result))
+
+
+@app.command()
+def steps(
+    json: Annotated[Path | None, typer.Option(help="Write raw samples and conditions to this file.")] = None,
+    model: Annotated[str, typer.Option(help="Any model that `load_model` takes.")] = "smollm2-135m",
+    batch: Annotated[list[int], typer.Option(help="Decode so many sequences together.")] = (1, 2, 4, 8, 16, 64, 256),  # noqa: B006
+    sequences: Annotated[list[int], typer.Option(help="Schedule these, without a model.")] = (16, 64, 256, 1024),  # noqa: B006
+    prompt_tokens: int = 48,
+    steps: int = 16,
+    threads: int = 2,
+    seed: int = 0,
+) -> None:
+    """What a decode step costs as its batch grows, and what the scheduler and block manager take of it."""
+    from rich.console import Console
+
+    from course_lib.bench.report import write_json
+    from course_lib.bench.steps import bench_steps, show
+
+    result = bench_steps(model, tuple(batch), tuple(sequences), prompt_tokens, steps, threads, seed)
     if json:
         write_json(json, result)
     Console().print(show(result))
