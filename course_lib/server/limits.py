@@ -9,7 +9,7 @@ MAX_BODY_BYTES = 2**20  # a prompt of 131,072 tokens fits, as English text and a
 
 
 class BodyLimit:
-    """ASGI middleware: answers 413 to a body of more than MAX_BODY_BYTES, and reads no more of it."""
+    """ASGI middleware: answers 413 to a body of more than MAX_BODY_BYTES, and keeps no more of it."""
 
     def __init__(self, app: ASGIApp):
         self._app = app

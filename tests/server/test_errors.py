@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import httpx
 import openai
 import pytest
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
 
-from course_lib.server.limits import MAX_BODY_BYTES
+from course_lib.server.limits import MAX_BODY_BYTES, BodyLimit
 from course_lib.server.protocol import CompletionRequest
 from tests.server.test_api import PROMPT
 
@@ -155,24 +157,32 @@ def test_the_shape_of_a_body_costs_one_error(shared):
         assert response.status_code == 400 and response.json()["error"]["param"] == param
 
 
-def test_a_body_that_is_too_long_is_not_read(shared):
-    chunks = 0
+def test_a_body_that_is_too_long_is_not_kept():
+    """An endless one: the application is stopped at the first piece beyond the limit."""
+    pieces = 0
 
-    def endless():
-        nonlocal chunks
-        yield b'{"model": "tiny", "prompt": "'
-        while chunks < 2**14:  # 1 GiB, if somebody read it
-            chunks += 1
-            yield b"a" * 2**16
+    async def receive():
+        nonlocal pieces
+        pieces += 1
+        return {"type": "http.request", "body": b"a" * 2**16, "more_body": True}
 
-    request = shared.post("/v1/completions", content=endless(), headers=JSON)
-    assert request.status_code == 413 and is_openai_shaped(request)
-    assert f"more than {MAX_BODY_BYTES} bytes" in request.json()["error"]["message"]
+    async def application(scope, receive, send):
+        while True:
+            await receive()
+
+    with pytest.raises(HTTPException):
+        asyncio.run(BodyLimit(application)({"type": "http"}, receive, None))
+    assert pieces == MAX_BODY_BYTES // 2**16 + 1
+
+
+def test_a_body_that_is_too_long_is_413(shared):
     fits = {"model": "tiny", "prompt": [7] * 1000, "max_tokens": 1, "user": ""}
     fits["user"] = "a" * (MAX_BODY_BYTES - len(json.dumps(fits)))
     for padding, status in [("", 200), ("a", 413)]:
         body = json.dumps(fits | {"user": fits["user"] + padding}).encode()
-        assert shared.post("/v1/completions", content=body, headers=JSON).status_code == status
+        response = shared.post("/v1/completions", content=body, headers=JSON)
+        assert response.status_code == status
+    assert is_openai_shaped(response) and f"more than {MAX_BODY_BYTES} bytes" in response.json()["error"]["message"]
 
 
 def test_extreme_values_do_not_end_the_engine(start):

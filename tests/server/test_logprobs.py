@@ -7,6 +7,7 @@ import pytest
 
 from course_lib import SamplingParams
 from tests.server.test_api import MESSAGES, PROMPT
+from tests.serving.test_engine import Script
 
 SAMPLED = dict(seed=7, n=2, max_tokens=12)
 STOPPED = dict(temperature=0, max_tokens=60, stop=[",", " no such text"])
@@ -67,7 +68,7 @@ def test_what_a_stop_string_cut_off_lies_behind_the_end(shared):
     assert all(offset < len(choice.text) for offset in inside)
 
 
-def check_chat(content, text: str, want, k: int, tokenizer) -> None:
+def check_chat(content, text: str, want, k: int) -> None:
     """One choice of /v1/chat/completions against a completion of the offline engine."""
     for got, token, entry in zip(content, want.token_ids, want.logprobs, strict=True):
         assert (got.token, got.logprob) == (entry[token].decoded_token, close(entry[token].logprob))
@@ -86,37 +87,18 @@ def test_chats(chatty, params, k):
     want = expected(chatty.llm, [chatty.llm._chat_ids(MESSAGES)], k, **params)
     for i, (choice, completion) in enumerate(zip(answer.choices, want, strict=True)):
         assert choice.message.content == texts[i] == completion.text
-        check_chat(choice.logprobs.content, choice.message.content, completion, k, chatty.llm.tokenizer)
-        check_chat(lists[i]["content"], texts[i], completion, k, chatty.llm.tokenizer)
+        check_chat(choice.logprobs.content, choice.message.content, completion, k)
+        check_chat(lists[i]["content"], texts[i], completion, k)
     assert answer.usage.completion_tokens == sum(len(choice.logprobs.content) for choice in answer.choices)
 
 
-def test_half_characters_and_the_end_token_in_a_chat(chatty):
+def test_half_characters_and_the_end_token_in_a_chat(chatty, monkeypatch):
     """A euro sign is three tokens here: each has its own byte. The end token has a name, no bytes and no text."""
-    half = chatty.llm.tokenizer.encode("\N{EURO SIGN}")
-    tokens = [*half, chatty.llm.model.config.eos_ids[0]]
-    assert len(half) == 3
-    answers = []
-
-    def scripted(llm_requests):
-        def requests(*args):
-            made = llm_requests(*args)
-            made[0][0].sampler = Script(tokens)
-            return made
-
-        return requests
-
-    class Script:
-        def __init__(self, tokens):
-            self.tokens = iter(tokens)
-
-        def draw(self, logits, seen):
-            return next(self.tokens)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chatty.llm, "requests", scripted(chatty.llm.requests))
-        for stream in (False, True):
-            answers.append(chatty.chat(model=chatty.llm.name, messages=MESSAGES, logprobs=True, stream=stream))
+    tokens = [*chatty.llm.tokenizer.encode("\N{EURO SIGN}"), chatty.llm.model.config.eos_ids[0]]
+    assert len(tokens) == 4
+    monkeypatch.setattr("course_lib.llm.Sampler", lambda *_: Script(tokens))
+    ask = dict(model=chatty.llm.name, messages=MESSAGES, logprobs=True)
+    answers = [chatty.chat(**ask), chatty.chat(**ask, stream=True)]
     choice = answers[0].choices[0]
     texts, lists = gathered(answers[1], "content")
     assert choice.message.content == texts[0] == "\N{EURO SIGN}" and choice.finish_reason == "stop"
