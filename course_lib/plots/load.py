@@ -47,7 +47,7 @@ def load_curves(rates: Sequence[float], runs: Mapping[str, Sequence[tuple[float,
         style = {"color": (MUTED, INK)[i % 2], "marker": "os"[i % 2]}
         served, p50, p95 = zip(*points, strict=True)
         left.plot(rates, served, **style)
-        label(left, rates[-1], served[-1], name, style["color"], dx=8, weight="bold")
+        label(left, rates[-1], served[-1], name, style["color"], dx=8, dy=(-7, 7)[i % 2], weight="bold")
         right.plot(rates, p50, **style)
         right.plot(rates, p95, color=style["color"], ls="--", lw=1.2)
         label(right, rates[-1], p50[-1], name, style["color"], dx=8, weight="bold")
