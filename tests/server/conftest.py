@@ -17,7 +17,7 @@ from course_lib import LLM
 from course_lib.errors import CourseError
 from course_lib.server import Server, build_engine, listen
 
-PATIENCE_S = 30  # of every wait; nothing is asserted about times
+PATIENCE_S = 60  # of every wait; nothing is asserted about times
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}answer:{% endif %}"
 )
