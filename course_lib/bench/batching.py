@@ -117,7 +117,7 @@ def _serve(engine: Engine, prompts: list[list[int]], params: list[SamplingParams
 
 
 def show(result: dict) -> Table:
-    """Medians over the repeats. The ratio is to static batching on the same requests; all of them are listed."""
+    """Medians over the repeats. The ratio is to static batching on the same requests, with its range."""
     settings, median = result["settings"], statistics.median
     table = Table(
         title="{requests} requests, {model}, at most {max_num_seqs} at once, {threads} threads".format(**settings)
@@ -132,7 +132,7 @@ def show(result: dict) -> Table:
         table.add_row(
             name,
             f"{median(speeds):.1f}",
-            " ".join(f"{ratio:.2f}x" for ratio in ratios),
+            f"{median(ratios):.2f}x ({min(ratios):.2f}-{max(ratios):.2f})",
             f"{median(run['steps'] for run in runs):.0f}",
             f"{median(run['mean_running'] for run in runs):.1f}",
             f"{median(run['waste'] for run in runs):.1%}",
