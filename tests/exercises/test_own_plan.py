@@ -83,7 +83,7 @@ def test_chunks_are_the_chunks_of_the_engine(tiny):
     assert fed == [*prefill_chunks(75, 4, 16), 1]
 
 
-@pytest.mark.parametrize("key", WRONG.keys() - {HARMLESS})
+@pytest.mark.parametrize("key", [key for key in WRONG if key != HARMLESS])
 def test_the_engine_alone_uncovers_every_mistake(key):
     """Known mistakes 22, 23 and 28 among them. That this test ends is part of it: no plan can hang the engine."""
     failure = run_plays(WRONG[key])
