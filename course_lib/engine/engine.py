@@ -13,7 +13,7 @@ from course_lib.batch import Batch
 from course_lib.cache.block_manager import BlockManager
 from course_lib.cache.paged import PagedCache
 from course_lib.cache.prefix import PrefixIndex
-from course_lib.engine.metrics import Metrics, StepRecord
+from course_lib.engine.metrics import Metrics
 from course_lib.engine.plan import CopyBlock, Plan, SwapIn, SwapOut
 from course_lib.engine.request import Request
 from course_lib.engine.scheduler import Scheduler
@@ -145,33 +145,25 @@ class Engine:
         plan = self.scheduler.schedule(started)
         if not plan.feeds:
             raise CourseError("the scheduler fed no request although some are unfinished; it would never end")
-        decodes = sum(request.remaining == 1 and bool(request.seq.output) for request, _ in plan.feeds)
-        planned = perf_counter()
+        decodes, planned = plan.decodes, perf_counter()
         logits = self._forward(plan)
         ran = perf_counter()
         drawing = self.scheduler.computed(plan)
         forked = perf_counter()
         outputs = [self._draw(request, row) for group, row in zip(drawing, logits, strict=True) for request in group]
         drawn = perf_counter()
-        stats = self.manager.stats()
-        record = StepRecord(
-            step=self.steps,
-            time=started,
-            running=len(self.scheduler.running),
-            waiting=len(self.scheduler.waiting),
-            prefill_tokens=plan.tokens - decodes,
-            decode_tokens=decodes,
-            preemptions=len(plan.preempted) + len(plan.swapped_out),
-            blocks=stats,
-            waste=stats.waste / (stats.in_use * self.manager.block_size),
+        self.metrics.stepped(
+            self.steps,
+            started,
+            plan,
+            decodes,
+            self.scheduler,
             scheduling_s=planned - started + forked - ran,
             forward_s=ran - planned,
             sampling_s=drawn - forked,
         )
-        self._log(plan, started)
         for request in self.scheduler.retire():
             self._forget(request)
-        self.metrics.steps.append(record)
         self.steps += 1
         return outputs
 
@@ -228,13 +220,6 @@ class Engine:
             logprobs=None if seq.params.logprobs is None else seq.logprobs[-1],
             text_offset=seq.text_offset,
         )
-
-    def _log(self, plan: Plan, now: float) -> None:
-        for kind in ("preempted", "swapped_out", "swapped_in"):
-            for request in getattr(plan, kind):
-                self.metrics.event(now, self.steps, kind, request)
-        for request, n in plan.feeds:
-            self.metrics.event(now, self.steps, "scheduled", request, n)
 
     def _forget(self, request: Request) -> None:
         self.metrics.event(request.seq.token_times[-1], self.steps, "finished", request)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from course_lib.cache.block_manager import BlockStats
+from course_lib.engine.plan import Plan
 from course_lib.engine.request import Request
+from course_lib.engine.scheduler import Scheduler
 from course_lib.outputs import RequestMetrics
 
 Kind = Literal["arrival", "scheduled", "token", "preempted", "swapped_out", "swapped_in", "finished", "aborted"]
@@ -75,6 +77,42 @@ class Metrics:
     def event(self, time: float, step: int, kind: Kind, request: Request, tokens: int = 0) -> None:
         """Add to the trace."""
         self.events.append(Event(time, step, kind, request.group, request.index, tokens))
+
+    def stepped(
+        self,
+        step: int,
+        started: float,
+        plan: Plan,
+        decodes: int,
+        scheduler: Scheduler,
+        *,
+        scheduling_s: float = 0.0,
+        forward_s: float = 0.0,
+        sampling_s: float = 0.0,
+    ) -> None:
+        """Trace the plan and record its step. decodes: `plan.decodes` when it was made."""
+        for kind in ("preempted", "swapped_out", "swapped_in"):
+            for request in getattr(plan, kind):
+                self.event(started, step, kind, request)
+        for request, n in plan.feeds:
+            self.event(started, step, "scheduled", request, n)
+        stats = scheduler.manager.stats()
+        self.steps.append(
+            StepRecord(
+                step=step,
+                time=started,
+                running=len(scheduler.running),
+                waiting=len(scheduler.waiting),
+                prefill_tokens=plan.tokens - decodes,
+                decode_tokens=decodes,
+                preemptions=len(plan.preempted) + len(plan.swapped_out),
+                blocks=stats,
+                waste=stats.waste / (stats.in_use * scheduler.manager.block_size),
+                scheduling_s=scheduling_s,
+                forward_s=forward_s,
+                sampling_s=sampling_s,
+            )
+        )
 
     def ended(self, request: Request) -> None:
         """Record a request that finished or was aborted."""

@@ -54,6 +54,11 @@ class Plan:
         self.tokens += n
 
     @property
+    def decodes(self) -> int:
+        """How many of `feeds` go on with an answer; valid until they are computed."""
+        return sum(request.remaining == 1 and bool(request.seq.output) for request, _ in self.feeds)
+
+    @property
     def ready(self) -> list[int]:
         """Indices into `feeds` of those that get a token, as none of theirs remains; valid until they are computed."""
         return [i for i, (request, n) in enumerate(self.feeds) if n == request.remaining]

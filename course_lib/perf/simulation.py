@@ -13,7 +13,7 @@ from itertools import count
 from course_lib.cache import BlockManager
 from course_lib.cache.prefix import PrefixIndex
 from course_lib.config import ModelConfig
-from course_lib.engine.metrics import Metrics, StepRecord
+from course_lib.engine.metrics import Metrics
 from course_lib.engine.plan import CopyBlock, Plan
 from course_lib.engine.request import Request
 from course_lib.engine.scheduler import Scheduler
@@ -94,19 +94,14 @@ class SimulatedEngine:
     def step(self) -> None:
         """Schedule, let the time pass that the step takes, give a token to each request whose tokens are computed."""
         plan = self.scheduler.schedule(self.now)
-        decodes = sum(request.remaining == 1 and bool(request.seq.output) for request, _ in plan.feeds)
-        started, self.now = self.now, self.now + self.seconds(plan)
+        decodes, started = plan.decodes, self.now
+        self.now += self.seconds(plan)
         for request, n in plan.feeds:
             self.manager.commit(request.id, request.tokens(request.computed, request.computed + n))
         for [request] in self.scheduler.computed(plan):
             request.seq.append(TOKEN, self.now)
             self.metrics.event(self.now, self.steps, "token", request)
-        for kind in ("preempted", "swapped_out", "swapped_in"):
-            for request in getattr(plan, kind):
-                self.metrics.event(started, self.steps, kind, request)
-        for request, n in plan.feeds:
-            self.metrics.event(started, self.steps, "scheduled", request, n)
-        self._record(plan, started, decodes)
+        self.metrics.stepped(self.steps, started, plan, decodes, self.scheduler, forward_s=self.now - started)
         for request in self.scheduler.retire():
             self.metrics.event(self.now, self.steps, "finished", request)
             self.metrics.ended(request)
@@ -134,24 +129,6 @@ class SimulatedEngine:
             self.metrics.ended(request)
             return
         self.metrics.event(arrival.time, self.steps, "arrival", request)
-
-    def _record(self, plan: Plan, started: float, decodes: int) -> None:
-        stats = self.manager.stats()
-        record = StepRecord(
-            step=self.steps,
-            time=started,
-            running=len(self.scheduler.running),
-            waiting=len(self.scheduler.waiting),
-            prefill_tokens=plan.tokens - decodes,
-            decode_tokens=decodes,
-            preemptions=len(plan.preempted) + len(plan.swapped_out),
-            blocks=stats,
-            waste=stats.waste / (stats.in_use * self.manager.block_size),
-            scheduling_s=0.0,
-            forward_s=self.now - started,
-            sampling_s=0.0,
-        )
-        self.metrics.steps.append(record)
 
 
 class _NoText:
