@@ -152,7 +152,7 @@ class Engine:
         forked = perf_counter()
         outputs = [self._draw(request, row) for group, row in zip(drawing, logits, strict=True) for request in group]
         drawn = perf_counter()
-        self.metrics.stepped(
+        self.metrics.record_step(
             self.steps,
             started,
             plan,

@@ -78,7 +78,7 @@ class Metrics:
         """Add to the trace."""
         self.events.append(Event(time, step, kind, request.group, request.index, tokens))
 
-    def stepped(
+    def record_step(
         self,
         step: int,
         started: float,

@@ -101,7 +101,7 @@ class SimulatedEngine:
         for [request] in self.scheduler.computed(plan):
             request.seq.append(TOKEN, self.now)
             self.metrics.event(self.now, self.steps, "token", request)
-        self.metrics.stepped(self.steps, started, plan, decodes, self.scheduler, forward_s=self.now - started)
+        self.metrics.record_step(self.steps, started, plan, decodes, self.scheduler, forward_s=self.now - started)
         for request in self.scheduler.retire():
             self.metrics.event(self.now, self.steps, "finished", request)
             self.metrics.ended(request)
