@@ -8,7 +8,7 @@ from course_kernels.reference import widen
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [T, h], weight [h]; returns [T, h]."""
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., h], weight [h]; returns [..., h]."""
     wide = widen(x)
     return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).type_as(x)
 

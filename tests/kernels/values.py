@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -24,3 +25,16 @@ def assert_close(got: Tensor, want: Tensor, units: float = 1.0) -> None:
     worst = (error / (eps * want.abs().clamp(min=1))).nan_to_num(nan=torch.inf).max().item() if got.numel() else 0.0
     assert got.shape == want.shape, (got.shape, want.shape)
     assert bool((error <= bound).all()), f"off by {worst:.2f} units, {units} allowed"
+
+
+def far_apart(x: Tensor) -> Tensor:
+    """x's rows laid 2^30 elements apart, so that an int32 offset wraps at row 2 (mistake 14).
+
+    It takes address space, and memory only for what is touched; in float16 2 GiB per row.
+    """
+    gap = 2**30
+    try:
+        base = torch.empty(gap * (len(x) - 1) + x[0].numel(), dtype=x.dtype)
+    except RuntimeError:
+        pytest.skip(f"this machine gives no {2 * len(x)} GiB of address space for the test of 64-bit offsets")
+    return base.as_strided(x.shape, (gap, *x.stride()[1:])).copy_(x)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from course_kernels.launch import KernelError
 from course_kernels.reference import norm as reference
 from course_kernels.triton import norm as kernels
-from tests.kernels.values import DTYPES, assert_close, normal
+from tests.kernels.values import DTYPES, assert_close, far_apart, normal
 
 EPS = 1e-5
 
@@ -38,6 +38,14 @@ def test_random_shapes(rows, h, dtype, gap):
 def test_a_row_longer_than_a_tile(dtype):
     x, weight = normal(3, 2500, dtype=dtype), normal(2500, dtype=dtype, seed=1)
     assert_close(kernels.rms_norm(x, weight, EPS), reference.rms_norm(x.double(), weight.double(), EPS), units=4)
+
+
+def test_rows_behind_2_to_the_31():
+    x, residual, weight = (normal(3, 64, dtype=torch.float16, seed=seed) for seed in range(3))
+    near, far = residual.clone(), far_apart(residual)
+    got = kernels.add_rms_norm(far_apart(x), far, weight[0], EPS)
+    assert torch.equal(got, kernels.add_rms_norm(x, near, weight[0], EPS))
+    assert torch.equal(far, near)
 
 
 def test_sum_of_squares_is_float32():

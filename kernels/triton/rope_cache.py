@@ -1,0 +1,130 @@
+"""Rotary position embedding on the way into the KV cache: q and k are rotated, k and v stored, in one pass.
+
+    first' = first * cos - second * sin        first, second: the halves of a head; cos and sin of the token's position
+    second' = second * cos + first * sin       times the frequency of the pair: element i turns with element i + d/2
+
+Source: Su et al., RoFormer, arXiv 2104.09864, section 3.4.2, in the half-split form of Hugging Face. The norm per head
+before it: Qwen3 technical report, arXiv 2505.09388, section 2.
+
+A program takes one token and HEADS heads: either of q, or the same heads of k and v. The store's row is a slot number,
+so a contiguous and a paged cache look alike. Arithmetic is float32; nothing is rounded between norm and rotation.
+
+With T tokens, H query and K KV heads of d elements of b bytes: 2 T (H + 2 K) d b bytes, everything read and written
+once (cos and sin add 4 d per token, and come from the L2 cache for all tiles but the first). FLOPs: 3 T (H + K) d, and
+4 T (H + K) d for the norm. Rotation and store as kernels of their own would move k twice.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from course_kernels.launch import FLOATS, KernelError, check, check_head_dim
+
+TILE = 1024  # elements of a program: of one warp, whose threads then have two loads of 128 bits from each half
+
+
+@triton.jit
+def _load_rotated(x, mask, weight, cos, sin, eps, NORM: tl.constexpr, HALF: tl.constexpr):
+    """x: pointers [HEADS, HALF] to the first halves of heads, mask alike. Returns both halves, rotated, in float32."""
+    first = tl.load(x, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(x + HALF, mask=mask, other=0.0).to(tl.float32)
+    if NORM:
+        squares = tl.sum(first * first + second * second, axis=1, keep_dims=True)
+        scale = tl.rsqrt(squares / (2 * HALF) + eps)
+        at = tl.arange(0, HALF)[None, :]
+        first *= scale * tl.load(weight + at).to(tl.float32)
+        second *= scale * tl.load(weight + HALF + at).to(tl.float32)
+    return first * cos - second * sin, second * cos + first * sin
+
+
+@triton.jit
+def _store_halves(x, first, second, mask, HALF: tl.constexpr):
+    tl.store(x, first.to(x.dtype.element_ty), mask=mask)
+    tl.store(x + HALF, second.to(x.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _rope_cache(
+    q_ptr, k_ptr, v_ptr, cos_ptr, sin_ptr, q_out_ptr, keys_ptr, values_ptr, slots_ptr, q_weight, k_weight, eps,
+    q_stride, k_stride, v_stride, cos_stride, sin_stride, keys_stride, values_stride,
+    H: tl.constexpr, K: tl.constexpr, HALF: tl.constexpr, HEADS: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)  # token * stride and slot * stride can pass 2^31
+    tile = tl.program_id(1)
+    pair = tl.arange(0, HALF)[None, :]
+    cos = tl.load(cos_ptr + token * cos_stride + pair)
+    sin = tl.load(sin_ptr + token * sin_stride + pair)
+    Q_TILES: tl.constexpr = (H + HEADS - 1) // HEADS
+    if tile < Q_TILES:
+        head = tile * HEADS + tl.arange(0, HEADS)[:, None]
+        at = head * (2 * HALF) + pair
+        mask = (head < H) & (pair < HALF)
+        first, second = _load_rotated(q_ptr + token * q_stride + at, mask, q_weight, cos, sin, eps, NORM, HALF)
+        _store_halves(q_out_ptr + token * (H * 2 * HALF) + at, first, second, mask, HALF)
+    else:
+        slot = tl.load(slots_ptr + token)
+        head = (tile - Q_TILES) * HEADS + tl.arange(0, HEADS)[:, None]
+        at = head * (2 * HALF) + pair
+        mask = (head < K) & (pair < HALF) & (slot >= 0)  # a token of padding has slot -1
+        first, second = _load_rotated(k_ptr + token * k_stride + at, mask, k_weight, cos, sin, eps, NORM, HALF)
+        _store_halves(keys_ptr + slot * keys_stride + at, first, second, mask, HALF)
+        value = v_ptr + token * v_stride + at
+        halves = tl.load(value, mask=mask), tl.load(value + HALF, mask=mask)
+        _store_halves(values_ptr + slot * values_stride + at, halves[0], halves[1], mask, HALF)
+
+
+def rope_cache(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    q_weight: Tensor | None = None,
+    k_weight: Tensor | None = None,
+    eps: float = 0.0,
+) -> Tensor:
+    """Rotate q and k; store k and v in the cache. Returns the rotated q [T, H, d], contiguous.
+
+    q [T, H, d]; k, v [T, K, d]; cos, sin float32 [T, d/2]: of position * frequency; keys, values [N, K, d]: one layer's
+    store, contiguous or paged; slots int64 [T]: row of the store for each token, -1 for a token of padding, which
+    stores nothing; whether a slot is below N is not checked. q_weight, k_weight [d], both or neither: RMSNorm weights
+    per head, applied before the rotation (Qwen3), with eps. The rest is float32, float16 or bfloat16, one of them;
+    d is 16, 32, 64, 128 or 256. Raises KernelError for other input.
+    """
+    operation, dtype = "rope_cache", q.dtype
+    tensors = {
+        "q": (q, "T H d", FLOATS),
+        "k": (k, "T K d", dtype),
+        "v": (v, "T K d", dtype),
+        "cos": (cos, "T d/2", torch.float32),
+        "sin": (sin, "T d/2", torch.float32),
+        "keys": (keys, "N K d", dtype),
+        "values": (values, "N K d", dtype),
+        "slots": (slots, "T", torch.int64),
+    }
+    if (q_weight is None) != (k_weight is None):
+        raise KernelError(f"{operation}: only one of q_weight and k_weight is given; give both or neither")
+    if q_weight is not None:
+        tensors |= {"q_weight": (q_weight, "d", dtype), "k_weight": (k_weight, "d", dtype)}
+    size = check(operation, **tensors)
+    tokens, heads, kv_heads, d = (size[name] for name in ("T", "H", "K", "d"))
+    check_head_dim(operation, d)
+    if size["d/2"] != d // 2:
+        raise KernelError(f"{operation}: cos and sin have {size['d/2']} angles per token and must have d/2 = {d // 2}")
+    rotated = torch.empty_like(q, memory_format=torch.contiguous_format)
+    if tokens == 0:
+        return rotated
+    heads_each = min(TILE // d, triton.next_power_of_2(max(heads, kv_heads)))
+    tiles = triton.cdiv(heads, heads_each) + triton.cdiv(kv_heads, heads_each)
+    _rope_cache[(tokens, tiles)](
+        q, k, v, cos, sin, rotated, keys, values, slots, q_weight, k_weight, eps,
+        q.stride(0), k.stride(0), v.stride(0), cos.stride(0), sin.stride(0), keys.stride(0), values.stride(0),
+        H=heads, K=kv_heads, HALF=d // 2, HEADS=heads_each, NORM=q_weight is not None, num_warps=1,
+    )  # fmt: skip
+    return rotated
