@@ -86,7 +86,7 @@ class Compiled:
     def loads(self) -> Counter[int]:
         """Instructions that load from global memory, by the bits that each thread gets from one."""
         if self.target.gpu.backend == "hip":
-            kinds = re.findall(r"\b(?:global|buffer)_load_(dwordx[234]|dword|\w?short\w*|\w?byte\w*)", self.assembly)
+            kinds = re.findall(r"\b(?:global|buffer)_load_(?:lds_)?(dwordx[234]|dword|\w?short\w*|\w?byte\w*)", self.assembly)
             bits = {"dwordx4": 128, "dwordx3": 96, "dwordx2": 64, "dword": 32}
             return Counter(bits.get(kind, 16 if "short" in kind else 8) for kind in kinds)
         loads = re.findall(r"\bld\.global\S*?(?:\.v(\d))?\.[bfsu](\d+)\s", self.assembly)

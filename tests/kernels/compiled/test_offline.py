@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import triton
@@ -10,6 +13,8 @@ import triton.language as tl
 from course_kernels import launch
 from course_kernels.offline import TARGETS, compiling_for
 from course_kernels.triton.norm import rms_norm
+
+README = Path(__file__).parents[3] / "kernels" / "README.md"
 
 
 @triton.jit
@@ -82,6 +87,12 @@ def test_a_cpu_tensor_is_refused_where_kernels_are_compiled():
     )
     with pytest.raises(launch.KernelError, match=sentence):
         rms_norm(x, x[0], 1e-6)
+
+
+def test_the_example_of_the_readme(capsys):
+    [_, example] = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    exec(example, {})
+    assert "ld.global.v4.b32" in capsys.readouterr().out
 
 
 def test_everything_is_put_back_after_an_error():

@@ -18,9 +18,9 @@ EPS = 1e-5
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(rows=st.integers(0, 40), h=st.integers(1, 300), dtype=st.sampled_from(DTYPES), gap=st.integers(0, 3))
 def test_random_shapes(rows, h, dtype, gap):
-    """Rows lie `gap` elements apart; what stands between them is NaN and is not touched."""
+    """Rows of x lie `gap` elements apart, of residual twice as many; what lies between is NaN and is not touched."""
     wide_x = torch.full((rows, h + gap), torch.nan, dtype=dtype)
-    wide_residual = wide_x.clone()
+    wide_residual = torch.full((rows, h + 2 * gap), torch.nan, dtype=dtype)
     x, residual, weight = wide_x[:, :h], wide_residual[:, :h], normal(h, dtype=dtype, seed=2)
     x.copy_(normal(rows, h, dtype=dtype))
     residual.copy_(normal(rows, h, dtype=dtype, seed=1))
