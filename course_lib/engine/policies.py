@@ -12,7 +12,7 @@ from course_lib.errors import RequestError
 
 
 class ContinuousBatching:
-    """Requests join and leave between any two steps (Orca, OSDI 2022, section 4.1). Prompts are fed whole.
+    """Requests join and leave between any two steps (Orca, OSDI 2022, section 3). Prompts are fed whole.
 
     Decodes ride along with the prompts, so a running request gets a token in every step; but the token budget must
     admit the longest prompt beside them, or that prompt, and all behind it, wait until enough of them have ended. A
