@@ -64,6 +64,7 @@ def report() -> list[Check]:
         _torch(),
         _device(),
         _threads(),
+        _products(),
         _memory(),
         _disk(),
         _package("triton", "Triton kernels cannot run, not even in the interpreter; PyTorch runs in their place"),
@@ -119,6 +120,17 @@ def _threads() -> Check:
     torch = _import("torch")
     threads = torch.get_num_threads() if torch is not None else "unknown"
     return Check("threads", f"{threads} for torch, {os.cpu_count()} logical cores", "ok")
+
+
+def _products() -> Check:
+    """How linear layers run on the CPU."""
+    if (torch := _import("torch")) is None:
+        return Check("CPU products", "unknown until the set-up", "note")
+    from course_lib.linear import packing_works
+
+    if packing_works(torch.float32):
+        return Check("CPU products", "packed weights, oneDNN", "ok")
+    return Check("CPU products", "plain weights", "note", "no packed product: batches gain less on this CPU")
 
 
 def _memory() -> Check:

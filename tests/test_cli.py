@@ -89,7 +89,8 @@ def test_chat_remembers_the_conversation(course, monkeypatch, end):
 def test_doctor_reports_every_part(course):
     done = course("doctor")
     assert done.exit_code == 0
-    for name in ("Python", "torch", "device", "threads", "memory", "disk", "triton", "smollm2-135m", "tiny models"):
+    parts = "Python, torch, device, threads, CPU products, memory, disk, triton, smollm2-135m, tiny models"
+    for name in parts.split(", "):
         assert f" {name} " in done.stdout
 
 
@@ -106,6 +107,13 @@ def test_what_is_missing_says_its_cost(monkeypatch, tmp_path):
     assert "absent.gguf" in checks["smollm2-135m"].cost
     assert all(check.cost for check in checks.values() if check.status != "ok")
     assert not any(check.cost for check in checks.values() if check.status == "ok")
+
+
+@pytest.mark.parametrize(("works", "status", "cost"), [(True, "ok", ""), (False, "note", "batches gain less")])
+def test_slow_products_of_a_cpu_are_named(monkeypatch, works, status, cost):
+    monkeypatch.setattr("course_lib.linear.packing_works", lambda dtype: works)
+    check = {check.name: check for check in doctor.report()}["CPU products"]
+    assert check.status == status and cost in check.cost
 
 
 @pytest.mark.parametrize("content", [None, "import no_such_module", "x = torch.y"], ids=["empty", "import", "name"])
