@@ -10,8 +10,14 @@ from torch import Tensor
 
 from course_lib.errors import CourseError
 
-# Read when a kernel is decorated, so it cannot change afterwards.
-INTERPRETED: bool = triton.knobs.runtime.interpret
+
+@triton.jit
+def _nothing():
+    pass
+
+
+# Whether Triton interprets kernels, read off one: it is settled when a kernel is decorated and stays so.
+INTERPRETED = not isinstance(_nothing, triton.JITFunction)
 # Where a kernel can run. `offline.compiling_for` puts "meta" here: tensors with shapes and no memory.
 DEVICES = {"cuda", "cpu"} if INTERPRETED else {"cuda"}
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,7 +87,9 @@ class Compiled:
     def loads(self) -> Counter[int]:
         """Instructions that load from global memory, by the bits that each thread gets from one."""
         if self.target.gpu.backend == "hip":
-            kinds = re.findall(r"\b(?:global|buffer)_load_(?:lds_)?(dwordx[234]|dword|\w?short\w*|\w?byte\w*)", self.assembly)
+            kinds = re.findall(
+                r"\b(?:global|buffer)_load_(?:lds_)?(dwordx[234]|dword|\w?short\w*|\w?byte\w*)", self.assembly
+            )
             bits = {"dwordx4": 128, "dwordx3": 96, "dwordx2": 64, "dword": 32}
             return Counter(bits.get(kind, 16 if "short" in kind else 8) for kind in kinds)
         loads = re.findall(r"\bld\.global\S*?(?:\.v(\d))?\.[bfsu](\d+)\s", self.assembly)
@@ -100,8 +103,11 @@ class Compiled:
                 re.search(rf"\.{name}:\s+(\d+)", self.assembly) for name in ("vgpr_count", "private_segment_fixed_size")
             )
         else:
-            cubin = self.kernel.metadata_group[f"{self.name}.cubin"]
-            usage = subprocess.run([CUOBJDUMP, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
+            with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+                file.write(self.kernel.asm["cubin"])
+                file.flush()
+                command = [CUOBJDUMP, "-res-usage", file.name]
+                usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             counts = (re.search(rf"\b{name}:(\d+)", usage) for name in ("REG", "STACK"))
         registers, spilled = (int(count[1]) for count in counts)
         return registers, spilled
@@ -132,7 +138,7 @@ def compiling_for(target: Target) -> Iterator[list[Compiled]]:
     if launch.INTERPRETED:
         raise RuntimeError("TRITON_INTERPRET is set, so this process cannot compile; start one without it")
     launches: list[Compiled] = []
-    run, devices, driver = JITFunction.run, launch.DEVICES, triton.runtime.driver._active
+    run, devices, drivers = JITFunction.run, launch.DEVICES, dict(vars(triton.runtime.driver))
 
     def compile_only(self: JITFunction, *args, grid, warmup, **kwargs) -> CompiledKernel:
         kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
@@ -145,4 +151,4 @@ def compiling_for(target: Target) -> Iterator[list[Compiled]]:
         yield launches
     finally:
         JITFunction.run, launch.DEVICES = run, devices
-        triton.runtime.driver.set_active(driver)
+        vars(triton.runtime.driver).update(drivers)
