@@ -98,19 +98,22 @@ class Compiled:
 
     @cached_property
     def _resources(self) -> tuple[int, int]:
-        if self.target.gpu.backend == "hip":
-            counts = (
-                re.search(rf"\.{name}:\s+(\d+)", self.assembly) for name in ("vgpr_count", "private_segment_fixed_size")
-            )
-        else:
-            with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-                file.write(self.kernel.asm["cubin"])
-                file.flush()
-                command = [CUOBJDUMP, "-res-usage", file.name]
-                usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            counts = (re.search(rf"\b{name}:(\d+)", usage) for name in ("REG", "STACK"))
-        registers, spilled = (int(count[1]) for count in counts)
+        if self.target.gpu.backend == "cuda":
+            return cubin_resources(self.kernel.asm["cubin"])
+        counts = (rf"\.{name}:\s+(\d+)" for name in ("vgpr_count", "private_segment_fixed_size"))
+        registers, spilled = (int(re.search(count, self.assembly)[1]) for count in counts)
         return registers, spilled
+
+
+def cubin_resources(cubin: bytes) -> tuple[int, int]:
+    """Registers per thread of NVIDIA machine code that holds one kernel, and bytes per thread that it spills."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [CUOBJDUMP, "-res-usage", file.name]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    registers, spilled = (int(re.search(rf"\b{name}:(\d+)", usage)[1]) for name in ("REG", "STACK"))
+    return registers, spilled
 
 
 class _Driver:

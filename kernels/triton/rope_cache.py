@@ -28,7 +28,7 @@ TILE = 1024  # elements of a program: of one warp, whose threads then have two l
 
 @triton.jit
 def _load_rotated(x, mask, weight, cos, sin, eps, NORM: tl.constexpr, HALF: tl.constexpr):
-    """x: pointers [HEADS, HALF] to the first halves of heads, mask alike. Returns both halves, rotated, in float32."""
+    """Both halves of heads, rotated, in float32. x: pointers [HEADS, HALF] to the first halves; mask [HEADS, 1]."""
     first = tl.load(x, mask=mask, other=0.0).to(tl.float32)
     second = tl.load(x + HALF, mask=mask, other=0.0).to(tl.float32)
     if NORM:
@@ -61,14 +61,14 @@ def _rope_cache(
     if tile < Q_TILES:
         head = tile * HEADS + tl.arange(0, HEADS)[:, None]
         at = head * (2 * HALF) + pair
-        mask = (head < H) & (pair < HALF)
+        mask = head < H
         first, second = _load_rotated(q_ptr + token * q_stride + at, mask, q_weight, cos, sin, eps, NORM, HALF)
         _store_halves(q_out_ptr + token * (H * 2 * HALF) + at, first, second, mask, HALF)
     else:
         slot = tl.load(slots_ptr + token)
         head = (tile - Q_TILES) * HEADS + tl.arange(0, HEADS)[:, None]
         at = head * (2 * HALF) + pair
-        mask = (head < K) & (pair < HALF) & (slot >= 0)  # a token of padding has slot -1
+        mask = (head < K) & (slot >= 0)  # a token of padding has slot -1
         first, second = _load_rotated(k_ptr + token * k_stride + at, mask, k_weight, cos, sin, eps, NORM, HALF)
         _store_halves(keys_ptr + slot * keys_stride + at, first, second, mask, HALF)
         value = v_ptr + token * v_stride + at
