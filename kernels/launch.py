@@ -39,17 +39,19 @@ def check(operation: str, **arguments: Spec) -> dict[str, int]:
     projection pass and a transposed matrix does not. Raises KernelError.
     """
     sizes: dict[str, int] = {}
-    first = next(iter(arguments))
-    device = arguments[first][0].device
+    device = None
     for name, (tensor, dimensions, dtypes) in arguments.items():
-        _check_device(operation, name, tensor)
-        if tensor.device != device:
+        if device is None:
+            _check_device(operation, name, tensor)
+            first, device = name, tensor.device
+        elif tensor.device != device:
             raise KernelError(
                 f"{operation}: {name} is on {tensor.device} and {first} on {device}; move them to one device"
             )
-        _check_dtype(operation, name, tensor, dtypes if isinstance(dtypes, tuple) else (dtypes,))
-        _check_shape(operation, name, tensor, dimensions.split(), sizes)
-        _check_rows(operation, name, tensor)
+        _check_dtype(operation, name, tensor, dtypes)
+        _check_shape(operation, name, tensor, dimensions, sizes)
+        if not tensor.is_contiguous():
+            _check_rows(operation, name, tensor)
     return sizes
 
 
@@ -82,32 +84,40 @@ def _check_device(operation: str, name: str, tensor: Tensor) -> None:
     raise KernelError(f"{operation}: {name} is on {kind}, and Triton kernels run on {' or '.join(sorted(DEVICES))}")
 
 
-def _check_dtype(operation: str, name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
-    if tensor.dtype not in dtypes:
-        wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        raise KernelError(f"{operation}: {name} is {str(tensor.dtype).removeprefix('torch.')} and must be {wanted}")
-    if INTERPRETED and tensor.dtype == torch.bfloat16:
+def _check_dtype(operation: str, name: str, tensor: Tensor, dtypes: torch.dtype | tuple[torch.dtype, ...]) -> None:
+    got = tensor.dtype
+    if got is not dtypes and (isinstance(dtypes, torch.dtype) or got not in dtypes):
+        wanted = " or ".join(map(_short, (dtypes,) if isinstance(dtypes, torch.dtype) else dtypes))
+        raise KernelError(f"{operation}: {name} is {_short(got)} and must be {wanted}")
+    if INTERPRETED and got == torch.bfloat16:
         raise KernelError(
             f"{operation}: {name} is bfloat16, which Triton's interpreter computes wrongly; use float16 or float32"
         )
 
 
-def _check_shape(operation: str, name: str, tensor: Tensor, dimensions: list[str], sizes: dict[str, int]) -> None:
-    got, letters = list(tensor.shape), f"[{', '.join(dimensions)}]"
-    if len(got) != len(dimensions):
-        raise KernelError(f"{operation}: {name} has shape {got} and must be {letters}")
-    for dimension, size in zip(dimensions, got, strict=True):
-        expected = int(dimension) if dimension.isdigit() else sizes.setdefault(dimension, size)
-        if size != expected:
-            known = "" if dimension.isdigit() else f" with {dimension} = {expected}"
-            raise KernelError(f"{operation}: {name} has shape {got} and must be {letters}{known}")
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_shape(operation: str, name: str, tensor: Tensor, dimensions: str, sizes: dict[str, int]) -> None:
+    names, got = dimensions.split(), tensor.shape
+    known = ""
+    if len(got) == len(names):
+        for dimension, size in zip(names, got, strict=True):
+            expected = int(dimension) if dimension.isdigit() else sizes.setdefault(dimension, size)
+            if size != expected:
+                known = "" if dimension.isdigit() else f" with {dimension} = {expected}"
+                break
+        else:
+            return
+    raise KernelError(f"{operation}: {name} has shape {list(got)} and must be [{', '.join(names)}]{known}")
 
 
 def _check_rows(operation: str, name: str, tensor: Tensor) -> None:
-    inner = range(1, tensor.dim()) if tensor.dim() > 1 else range(tensor.dim())
-    packed = all(tensor.size(i) == 1 or tensor.stride(i) == math.prod(tensor.shape[i + 1 :]) for i in inner)
-    if tensor.numel() and not packed:
+    shape, strides = tensor.shape, tensor.stride()
+    inner = range(1, len(shape)) if len(shape) > 1 else range(1)
+    if any(shape[i] > 1 and strides[i] != math.prod(shape[i + 1 :]) for i in inner):
         raise KernelError(
-            f"{operation}: {name} has strides {list(tensor.stride())} for shape {list(tensor.shape)} and its rows "
-            "must be contiguous; call .contiguous()"
+            f"{operation}: {name} has strides {list(strides)} for shape {list(shape)} and its rows must be "
+            "contiguous; call .contiguous()"
         )

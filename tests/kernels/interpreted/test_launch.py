@@ -42,7 +42,7 @@ def test_other_strides_are_refused(view):
         ((X.double(), "T H d", FLOATS), "op: y is float64 and must be float32 or float16 or bfloat16"),
         ((X, "T H d", torch.int64), "op: y is float32 and must be int64"),
         ((X.bfloat16(), "T H d", FLOATS), "op: y is bfloat16, which Triton's interpreter computes wrongly"),
-        ((X.to("meta"), "T H d", FLOATS), "op: y is on meta, and Triton kernels run on cpu or cuda"),
+        ((X.to("meta"), "T H d", FLOATS), "op: y is on meta and x on cpu; move them to one device"),
     ],
 )
 def test_bad_argument_is_one_sentence(spec, sentence):
