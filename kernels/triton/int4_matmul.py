@@ -114,12 +114,7 @@ def int4_matmul(x: Tensor, qweight: Tensor, scales: Tensor, qzeros: Tensor) -> T
     int32 [K/g, N/8], packed along N. g, the size of a group, is a multiple of 16. Returns [T, N] in x's dtype. A single
     row must have |x| < 2^31. Raises KernelError for other input.
     """
-    # fmt: off
-    size = check("int4_matmul", x=(x, "T K", FLOATS), qweight=(qweight, "K/8 N", torch.int32),
-                 scales=(scales, "K/g N", x.dtype), qzeros=(qzeros, "K/g N/8", torch.int32))
-    # fmt: on
-    tokens, depth, columns = size["T"], size["K"], size["N"]
-    group = _check_packing(size, qweight, scales, qzeros)
+    tokens, depth, columns, group = check_int4(x, qweight, scales, qzeros)
     if tokens == 0:
         return x.new_empty(0, columns)
     if tokens == 1:
@@ -132,7 +127,7 @@ def int4_matmul(x: Tensor, qweight: Tensor, scales: Tensor, qzeros: Tensor) -> T
     rows = triton.cdiv(tokens, tile.get("ROWS", 1))
     grid = (rows, triton.cdiv(columns, tile["COLUMNS"]))
     splits = split_k.splits(tokens, grid[0] * grid[1], steps)
-    y = split_k.output(splits, tokens, columns, like=x)
+    y = split_k.output(splits, tokens, columns, x.dtype, x.device)
     arguments = (x, qweight, scales, qzeros, y)
     if tokens == 1:
         _gemv[grid[1], splits](*arguments, depth, columns, GROUP=group, SPLITS=splits, **tile)
@@ -152,8 +147,12 @@ def _power_of_two_in(number: int) -> int:
     return number & -number
 
 
-def _check_packing(size: dict[str, int], *weights: Tensor) -> int:
-    """Raise KernelError unless the packed sizes fit together. Returns the group's size."""
+def check_int4(x: Tensor, qweight: Tensor, scales: Tensor, qzeros: Tensor) -> tuple[int, int, int, int]:
+    """T, K, N and g of `int4_matmul`'s arguments. Raises KernelError unless they fit together."""
+    # fmt: off
+    size = check("int4_matmul", x=(x, "T K", FLOATS), qweight=(qweight, "K/8 N", torch.int32),
+                 scales=(scales, "K/g N", x.dtype), qzeros=(qzeros, "K/g N/8", torch.int32))
+    # fmt: on
     depth, columns, groups = size["K"], size["N"], size["K/g"]
     if depth != 8 * size["K/8"] or columns != 8 * size["N/8"]:
         raise KernelError(
@@ -164,6 +163,6 @@ def _check_packing(size: dict[str, int], *weights: Tensor) -> int:
         raise KernelError(
             f"int4_matmul: {groups} groups of scales for {depth} rows; a group must have a multiple of 16 rows"
         )
-    if not all(weight.is_contiguous() for weight in weights):
+    if not all(weight.is_contiguous() for weight in (qweight, scales, qzeros)):
         raise KernelError("int4_matmul: the weight is a slice of another; call .contiguous() on its three tensors")
-    return depth // groups
+    return size["T"], depth, columns, depth // groups

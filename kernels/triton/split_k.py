@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-FEW_ROWS = 64  # up to here a product of 16-bit numbers waits for its weights, beyond for the tensor cores
+FEW_ROWS = 64  # up to here a product waits for its weights, beyond for the tensor cores
 # Programs on a GPU with 108 (A100), 132 (H100, H200) or 148 (B200) multiprocessors: about four on each to wait for
 # memory side by side, one on each to compute. One number for all, so that results have the same bits on each of them.
 WAITING, COMPUTING = 512, 128
@@ -51,6 +51,6 @@ def sum_splits(partials: Tensor, dtype: torch.dtype) -> Tensor:
     return y
 
 
-def output(count: int, tokens: int, columns: int, like: Tensor) -> Tensor:
-    """What a split product writes, [S, T, N]: shares in float32, or the result in `like`'s dtype where S is 1."""
-    return torch.empty(count, tokens, columns, dtype=like.dtype if count == 1 else torch.float32, device=like.device)
+def output(count: int, tokens: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What a split product writes, [S, T, N]: shares in float32, or the result in `dtype` where S is 1."""
+    return torch.empty(count, tokens, columns, dtype=dtype if count == 1 else torch.float32, device=device)

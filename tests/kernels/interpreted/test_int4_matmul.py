@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from course_kernels.cuda.int4_matmul import int4_matmul as cuda_int4_matmul
 from course_kernels.launch import KernelError
 from course_kernels.reference import int4_matmul as reference
 from course_kernels.triton.int4_matmul import int4_matmul
@@ -110,3 +111,11 @@ def test_bad_input_is_one_sentence():
         int4_matmul(x, qweight, scales.repeat(4, 1), qzeros.repeat(4, 1))
     with pytest.raises(KernelError, match="the weight is a slice of another"):
         int4_matmul(x, qweight.repeat(1, 2)[:, :16], scales, qzeros)
+
+
+def test_cuda_form_says_what_it_cannot_do():
+    packed = quantized(64, 16, 32, torch.float16)
+    with pytest.raises(KernelError, match="takes one row of 16-bit numbers; use the Triton form"):
+        cuda_int4_matmul(normal(2, 64, dtype=torch.float16), *packed)
+    with pytest.raises(KernelError, match="CUDA C.. has no interpreter; move the tensors to a GPU"):
+        cuda_int4_matmul(normal(1, 64, dtype=torch.float16), *packed)

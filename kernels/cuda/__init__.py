@@ -1,0 +1,1 @@
+"""CUDA C++: an operation without Triton, to see what Triton does. Names and signatures are those of `triton`."""
