@@ -28,7 +28,7 @@ TILE = 2048  # elements of a program whose rows are short
 THREAD = 32  # elements of a thread: in float16 four loads of 128 bits, all on their way at once
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])  # a batch of another size is no reason to compile anew
 def _rms_norm(
     x_ptr, residual_ptr, weight_ptr, y_ptr, rows, h, x_stride, residual_stride, eps,
     ADD: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,

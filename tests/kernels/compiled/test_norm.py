@@ -18,3 +18,8 @@ def test_norms_load_128_bits_at_a_time(gpu, hidden):
 
 def test_the_longest_row_fits_in_registers(gpu):
     gpu.compile(add_rms_norm, gpu.empty(8, 32768), gpu.empty(8, 32768), gpu.empty(32768), 1e-6)
+
+
+def test_one_kernel_for_every_batch(gpu):
+    kernels = [gpu.compile(rms_norm, gpu.empty(rows, 1024), gpu.empty(1024), 1e-6)[0].kernel for rows in (1, 2, 17, 64)]
+    assert all(kernel is kernels[0] for kernel in kernels)
