@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,7 +15,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC has no build for this m
 
 from course_kernels.cuda import int4_matmul, nvrtc  # noqa: E402
 from course_kernels.launch import KernelError  # noqa: E402
-from course_kernels.offline import CUOBJDUMP  # noqa: E402
+from course_kernels.offline import cubin_resources  # noqa: E402
 from course_kernels.reference import int4_matmul as reference  # noqa: E402
 
 SHIM = Path(__file__).with_name("cuda_on_cpu.cpp")
@@ -25,14 +24,11 @@ SHIM = Path(__file__).with_name("cuda_on_cpu.cpp")
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("group", [32, 128, 192])
-def test_compiles_to_wide_loads_and_shuffles(architecture, dtype, group, tmp_path):
+def test_compiles_to_wide_loads_and_shuffles(architecture, dtype, group):
     compiled = nvrtc.compile_cuda(int4_matmul.SOURCE, architecture, *int4_matmul.options(dtype, group))
     assert "ld.global.nc.v4.u32" in compiled.ptx and "shfl.sync.bfly" in compiled.ptx
     assert ".ftz" not in compiled.ptx  # nibbles are subnormal numbers
-    cubin = tmp_path / "int4_gemv.cubin"
-    cubin.write_bytes(compiled.cubin)
-    usage = subprocess.run([CUOBJDUMP, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
-    registers, spilled = (int(re.search(rf"\b{name}:(\d+)", usage)[1]) for name in ("REG", "STACK"))
+    registers, spilled = cubin_resources(compiled.cubin)
     assert spilled == 0
     assert registers <= 64  # 64 K registers of a multiprocessor hold four blocks of 256 threads
 
