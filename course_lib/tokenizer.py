@@ -103,8 +103,8 @@ class Tokenizer:
         """The prompt text of a conversation, by the model's own template. Raises RequestError where it has none."""
         if not self.chat_template:
             raise RequestError(
-                "this model has no chat template: it continues text; give it a plain prompt (generate, /v1/completions), "
-                "or use smollm2-135m"
+                "this model has no chat template: it continues text; give it a plain prompt (generate, "
+                "/v1/completions), or use smollm2-135m"
             )
         env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         env.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
