@@ -23,6 +23,8 @@ width the launches are always the same, as a CUDA graph needs. A share without k
     8 bits    256          32      4       3  64 keys spill on sm_90 and sm_100
     32 bits   to 128       32      8       2  no tensor cores, so a thread holds more; 4 warps spill
     32 bits   256          16      8       2  32 keys need more than the 64 KB of LDS that AMD has
+
+A query of 32 bits over a cache of 8 takes the last row.
 """
 
 from __future__ import annotations
@@ -142,6 +144,6 @@ def _splits(programs: int, tiles: int) -> int:
 def _tile(query: torch.dtype, cache: torch.dtype, d: int) -> dict[str, int]:
     """The table above. AMD's LDS of 64 KB holds two stages."""
     if query == torch.float32:
-        return {"TILE": 32 if d < 256 else 16, "num_warps": 8, "num_stages": 2}
+        return {"TILE": 32 if d < 256 and cache == query else 16, "num_warps": 8, "num_stages": 2}
     small = cache.itemsize == 1 and d == 256
     return {"TILE": 32 if small else 64, "num_warps": 4, "num_stages": 3 if capability() else 2}

@@ -17,13 +17,15 @@ last are masked. Sources: FlashAttention-2, arXiv 2307.08691, section 3; grouped
 sequence as in vLLM's unified attention kernel (vllm/v1/attention/ops/triton_unified_attention.py).
 
     cache     head_dim   GPU        ROWS x TILE  warps  stages  why
-    16 bits   to 128     all           128 x 64      8       3  177 registers on sm_90; 4 warps have 255 and spill
+    16 bits   to 128     all           128 x 64      8       3  178 registers on sm_90; with 4 warps 255 and spills
     16 bits   256        all            64 x 32      8       3  128 x 64 spills; 64 keys need 160 KB of shared memory
-    8 bits    to 128     sm_90 up      128 x 64      8       3  240 registers
+    8 bits    to 128     sm_90 up      128 x 64      8       3  246 registers on sm_90
     8 bits    to 128     others         64 x 32      8       3  128 x 64 spills on sm_80, 64 x 64 on gfx942
     8 bits    256        all            64 x 16      8       3  32 keys spill on sm_80 and gfx942
     32 bits   to 128     all            16 x 32      8       2  no tensor cores, so a thread holds more; 32 rows spill
     32 bits   256        all            16 x 16      8       2  32 keys need more than the 64 KB of LDS that AMD has
+
+A query of 32 bits over a cache of 8 takes the last row.
 """
 
 from __future__ import annotations
@@ -138,7 +140,7 @@ def prefill_attention(
 def _tile(query: torch.dtype, cache: torch.dtype, d: int) -> dict[str, int]:
     """The table above. AMD's LDS of 64 KB holds two stages."""
     if query == torch.float32:
-        rows, keys, stages = 16, 32 if d < 256 else 16, 2
+        rows, keys, stages = 16, 32 if d < 256 and cache == query else 16, 2
     else:
         roomy = cache.itemsize == 2 or capability() >= 90
         rows, keys = (128, 64) if roomy and d < 256 else (64, 32)
