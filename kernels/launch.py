@@ -21,6 +21,7 @@ INTERPRETED = not isinstance(_nothing, triton.JITFunction)
 # Where a kernel can run. `offline.compiling_for` puts "meta" here: tensors with shapes and no memory.
 DEVICES = {"cuda", "cpu"} if INTERPRETED else {"cuda"}
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+EIGHT_BIT = (torch.int8, torch.float8_e4m3fn)
 
 
 class KernelError(CourseError, ValueError):

@@ -34,7 +34,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from course_kernels.triton.paged_kv import LOG2_E, attend, capability, check_paged, empty_state, readable
+from course_kernels.triton.fp8 import capability, readable
+from course_kernels.triton.paged_kv import LOG2_E, attend, check_paged, empty_state
 
 PROGRAMS = 512  # about four per multiprocessor, as in split_k; one number for all GPUs, so that all give the same bits
 TILES_EACH = 4  # of keys; a smaller share costs more to start and combine than it saves

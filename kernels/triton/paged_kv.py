@@ -27,10 +27,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from course_kernels.launch import FLOATS, INTERPRETED, KernelError, check, check_block_size, check_head_dim
+from course_kernels.launch import EIGHT_BIT, FLOATS, KernelError, check, check_block_size, check_head_dim
+from course_kernels.triton.fp8 import convert
 
 LOG2_E = 1.4426950408889634
-EIGHT_BIT = (torch.int8, torch.float8_e4m3fn)
 
 
 @triton.jit
@@ -91,38 +91,6 @@ def empty_state(ROWS: tl.constexpr, D: tl.constexpr):
     """The state before any key."""
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     return peak, tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, D], tl.float32)
-
-
-@triton.jit
-def convert(x, dtype: tl.constexpr):
-    """x in another dtype, exactly. uint8 stands for the bits of float8_e4m3fn, see `readable`.
-
-    Where float16 has its exponent and mantissa, those bits mean 2^-8 times as much (the biases are 7 and 15), subnormal
-    numbers included. The sign comes with the sign extension, which also sets bit 14; the mask clears it.
-    """
-    if x.dtype == tl.uint8:
-        bits = (x.to(tl.int8, bitcast=True).to(tl.int16) << 7) & -0x4001
-        return (bits.to(tl.float16, bitcast=True) * 256.0).to(dtype)
-    else:
-        return x.to(dtype)
-
-
-def readable(store: Tensor) -> Tensor:
-    """The store as the kernels read it: float8_e4m3fn as bytes where the GPU cannot convert it."""
-    return store.view(torch.uint8) if store.dtype == torch.float8_e4m3fn and not has_fp8() else store
-
-
-def has_fp8() -> bool:
-    """True for NVIDIA GPUs from compute capability 8.9 on, and in the interpreter. CDNA 3's fp8 has other biases."""
-    return INTERPRETED or capability() >= 89
-
-
-def capability() -> int:
-    """Compute capability of the current NVIDIA GPU, 90 for 9.0; 0 for any other GPU, and in the interpreter."""
-    if INTERPRETED:
-        return 0
-    target = triton.runtime.driver.active.get_current_target()
-    return target.arch if target.backend == "cuda" else 0
 
 
 def check_paged(

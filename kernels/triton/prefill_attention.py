@@ -35,7 +35,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from course_kernels.triton.paged_kv import LOG2_E, attend, capability, check_paged, empty_state, readable
+from course_kernels.triton.fp8 import capability, readable
+from course_kernels.triton.paged_kv import LOG2_E, attend, check_paged, empty_state
 
 
 # Block tables grow and batches change while an engine runs: not a reason to compile anew.

@@ -20,11 +20,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from course_kernels.launch import FLOATS, KernelError, check
+from course_kernels.launch import EIGHT_BIT, FLOATS, KernelError, check
 from course_kernels.triton import split_k
-from course_kernels.triton.paged_kv import convert, readable
+from course_kernels.triton.fp8 import convert, readable
 
-EIGHT_BIT = (torch.int8, torch.float8_e4m3fn)
 DEEPEST = 2**17 - 1  # (-128)^2 = 2^14 added 2^17 times is 2^31, the first number that int32 does not have
 
 

@@ -11,7 +11,7 @@ from course_kernels.launch import KernelError
 from course_kernels.reference import decode_attention as decode_reference
 from course_kernels.reference import prefill_attention as prefill_reference
 from course_kernels.triton import decode_attention as decode_kernels
-from course_kernels.triton import paged_kv
+from course_kernels.triton import fp8
 from course_kernels.triton import prefill_attention as prefill_kernels
 from tests.kernels.paged import Paged, build
 from tests.kernels.values import DTYPES, assert_close, far_apart
@@ -116,7 +116,7 @@ def test_scores_that_overflow_float16_and_large_peaks_stay_finite():
 
 def test_fp8_bits_are_converted_where_the_gpu_cannot(monkeypatch):
     """As on an A100; the interpreter converts otherwise. Subnormal numbers and both zeros are among the 254."""
-    monkeypatch.setattr(paged_kv, "has_fp8", lambda: False)
+    monkeypatch.setattr(fp8, "has_fp8", lambda: False)
     check_prefill(build([20, 1], [50, 33], cache=FP8, dtype=torch.float16))
     batch = build([1], [16], kv_heads=1, heads=1, cache=FP8)
     everything = torch.arange(256, dtype=torch.uint8).view(16, 16)[:, None].view(FP8)
