@@ -122,7 +122,7 @@ def show(result: dict) -> Table:
     table = Table(
         title="{requests} requests, {model}, at most {max_num_seqs} at once, {threads} threads".format(**settings)
     )
-    columns = ("policy", "output tok/s", "to static", "steps", "running", "KV waste", "scheduling", "mean TTFT")
+    columns = ("policy", "output tok/s", "to static", "steps", "KV waste", "mean TTFT")
     for column in columns:
         table.add_column(column, justify="right")
     for name in POLICIES:
@@ -134,9 +134,7 @@ def show(result: dict) -> Table:
             f"{median(speeds):.1f}",
             f"{median(ratios):.2f}x ({min(ratios):.2f}-{max(ratios):.2f})",
             f"{median(run['steps'] for run in runs):.0f}",
-            f"{median(run['mean_running'] for run in runs):.1f}",
             f"{median(run['waste'] for run in runs):.1%}",
-            f"{median(run['scheduling_share'] for run in runs):.1%}",
             f"{median(statistics.mean(run['ttft']) for run in runs):.2f} s",
         )
     return table
