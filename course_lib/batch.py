@@ -18,6 +18,7 @@ from torch import Tensor
 class Batch:
     """T new tokens of S sequences.
 
+    On the CPU, whatever the model's device: the cache and the scheduler read it, and a step moves what it needs.
     token_ids: [T] int64. positions: [T] int64, absolute position of each token in its sequence.
     rows: the cache row of each sequence. query_lens: new tokens of each sequence (sum T).
     cached_lens: tokens each sequence already has in the cache; its new tokens start at that position.
@@ -30,16 +31,14 @@ class Batch:
     cached_lens: tuple[int, ...]
 
     @classmethod
-    def build(
-        cls, tokens: Sequence[Sequence[int]], cached: Sequence[int], rows: Sequence[int], device: torch.device | str
-    ) -> Batch:
+    def build(cls, tokens: Sequence[Sequence[int]], cached: Sequence[int], rows: Sequence[int]) -> Batch:
         """One entry per sequence in `tokens` (its new tokens), `cached` (its length so far) and `rows`."""
         flat = [token for row in tokens for token in row]
         # A token's position is the number of tokens before it, so the first new token stands at `cached`.
         positions = [start + i for row, start in zip(tokens, cached, strict=True) for i in range(len(row))]
         return cls(
-            token_ids=torch.tensor(flat, dtype=torch.long, device=device),
-            positions=torch.tensor(positions, dtype=torch.long, device=device),
+            token_ids=torch.tensor(flat, dtype=torch.long),
+            positions=torch.tensor(positions, dtype=torch.long),
             rows=tuple(rows),
             query_lens=tuple(len(row) for row in tokens),
             cached_lens=tuple(cached),

@@ -17,7 +17,7 @@ from course_lib.cache import KVCache
 from course_lib.errors import RequestError
 from course_lib.outputs import CompletionOutput, RequestOutput
 from course_lib.sampling import Sampler, SamplingParams
-from course_lib.sequence import Sequence
+from course_lib.sequence import Sequence, draw
 from course_lib.tokenizer import Messages, Tokenizer
 from course_lib.weights import default_model, load_model, load_tokenizer
 
@@ -27,7 +27,8 @@ Prompt = str | list[int]  # text, or token ids
 class LLM:
     """A language model with its tokenizer, ready to generate.
 
-    model: a name for `load_model` (default COURSE_MODEL, else `tiny`). max_model_len: most tokens of prompt and
+    model: a name for `load_model` (default COURSE_MODEL, else `tiny`), which takes device, dtype and backend too.
+    max_model_len: most tokens of prompt and
     completion together (default: what the model was trained for). max_batch_tokens: most tokens of one forward pass;
     longer prompts are prefilled in chunks. seed: of requests that bring none.
     Raises ModelError where the model cannot be loaded, RequestError where max_model_len is out of range.
@@ -39,12 +40,13 @@ class LLM:
         *,
         device: str | None = None,
         dtype: torch.dtype | None = None,
+        backend: str | None = None,
         max_model_len: int | None = None,
         max_batch_tokens: int = 2048,
         seed: int = 0,
     ):
         self.name = model or default_model()
-        self.model = load_model(self.name, device, dtype)
+        self.model = load_model(self.name, device, dtype, backend)
         self.tokenizer: Tokenizer = load_tokenizer(self.name)
         context = self.model.config.context
         if max_model_len is not None and not 1 <= max_model_len <= context:
@@ -54,6 +56,12 @@ class LLM:
         self.max_model_len = max_model_len or context
         self.max_batch_tokens = max_batch_tokens
         self._seeds = torch.Generator().manual_seed(seed)
+
+    def __repr__(self) -> str:
+        """What every result depends on, in one line."""
+        model, dtype = self.model, str(self.model.dtype).removeprefix("torch.")
+        size = f"{model.config.parameters() / 1e6:.1f} M parameters"
+        return f"{self.name}: {size} in {dtype} on {model.device}, backend {model.backend.name}"
 
     def generate(
         self,
@@ -171,13 +179,13 @@ class LLM:
     def _step(self, sequences: list[Sequence], tokens: list[list[int]], cache: KVCache) -> list[Sequence]:
         """One forward pass; returns the sequences whose known tokens are all in the cache and so got a new one."""
         cached = [cache.lengths[seq.row] for seq in sequences]
-        batch = Batch.build(tokens, cached, [seq.row for seq in sequences], self.model.device)
+        batch = Batch.build(tokens, cached, [seq.row for seq in sequences])
         ready = [
             i for i, seq in enumerate(sequences) if cached[i] + len(tokens[i]) == len(seq.prompt_ids) + len(seq.output)
         ]
         logits = self.model.run(batch, cache, logits_for=[batch.last[i] for i in ready])
         got = [sequences[i] for i in ready]
-        drawn = [seq.draw(row) for seq, row in zip(got, logits, strict=True)]
+        drawn = draw(self.model.backend, got, logits)
         now = time.perf_counter()  # after the draw: reading a token's id waits for a GPU to have computed it
         for seq, token in zip(got, drawn, strict=True):
             seq.append(token, now)

@@ -143,11 +143,34 @@ class Sampler:
         self.params = params
         self._generator = torch.Generator(device).manual_seed(seed)
 
+    @property
+    def greedy(self) -> bool:
+        """The most probable token is drawn, without a look at earlier ones."""
+        return self.params.greedy and self.params.repetition_penalty == 1
+
+    @property
+    def nucleus(self) -> bool:
+        """Temperature and top-p are all that shapes the distribution."""
+        params = self.params
+        return not params.greedy and params.top_k <= 0 and params.min_p <= 0 and params.repetition_penalty == 1
+
     def draw(self, logits: Tensor, seen: Sequence[int]) -> int:
         """The next token id. logits: float32 [V]; seen: ids of prompt and output so far."""
         if self.params.greedy:
             return int(_penalised(logits, self.params, seen).argmax())
-        distribution = probabilities(logits, self.params, seen)
         # Exponential race: argmax of p / e, e ~ Exp(1), is distributed as p; no sum that rounding could leave under 1.
-        noise = torch.empty_like(distribution).exponential_(generator=self._generator).clamp_min_(1e-30)
-        return int((distribution / noise).argmax())
+        return int((probabilities(logits, self.params, seen) / self.noise(logits)).argmax())
+
+    def noise(self, logits: Tensor) -> Tensor:
+        """The e of the next draw, float32 of logits' shape [V]: the request's random stream moves on by as many."""
+        return torch.empty_like(logits).exponential_(generator=self._generator).clamp_min_(1e-30)
+
+
+def draw_tokens(samplers: Sequence[Sampler], seen: Sequence[Sequence[int]], logits: Tensor) -> list[int]:
+    """The next token of each sequence. seen: its tokens so far; logits: float32 [S, V].
+
+    Greedy ones are drawn together: on a GPU, each alone would be a launch and a wait.
+    """
+    greedy = [i for i, sampler in enumerate(samplers) if sampler.greedy]
+    best = dict(zip(greedy, logits[greedy].argmax(-1).tolist(), strict=True)) if greedy else {}
+    return [best[i] if i in best else samplers[i].draw(logits[i], seen[i]) for i in range(len(samplers))]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from course_lib.backend import Backend
 from course_lib.outputs import Logprob, Logprobs, RequestMetrics
 from course_lib.sampling import Sampler, SamplingParams, top_logprobs
 from course_lib.tokenizer import TextStream
@@ -50,14 +51,12 @@ class Sequence:
         """Prompt and output so far, for the repetition penalty; empty where none is set."""
         return self.prompt_ids + self.output if self.params.repetition_penalty != 1 else []
 
-    def draw(self, logits: Tensor) -> int:
-        """The next token, which `append` then adds, and its log-probabilities. logits: float32 [V]."""
-        token = self.sampler.draw(logits, self.seen)
+    def note_logprobs(self, token: int, logits: Tensor) -> None:
+        """Keep the log-probabilities of a drawn token, where they are asked for. logits: float32 [V]."""
         if self.params.logprobs is not None:
             name = self.text.tokenizer.token_text
             rows = top_logprobs(logits, token, self.params.logprobs)
             self.logprobs.append({i: Logprob(logprob, rank, name(i)) for i, logprob, rank in rows})
-        return token
 
     def append(self, token: int, now: float) -> None:
         """Add a generated token and decide whether the completion ends with it."""
@@ -100,3 +99,11 @@ class Sequence:
         if flush:
             self.text.flush()
         self.finish_reason, self.stop_reason = reason, detail
+
+
+def draw(backend: Backend, sequences: list[Sequence], logits: Tensor) -> list[int]:
+    """The next token of each sequence, which `append` then adds, with log-probabilities. logits: float32 [S, V]."""
+    tokens = backend.draw([seq.sampler for seq in sequences], [seq.seen for seq in sequences], logits)
+    for seq, token, row in zip(sequences, tokens, logits, strict=True):
+        seq.note_logprobs(token, row)
+    return tokens

@@ -37,8 +37,8 @@ def test_counted_work_equals_the_polynomials(model, n):
 def test_tally_counts_every_sequence_of_a_batch_and_stops_afterwards(model):
     cache = model.new_cache(2, 8)
     with tally(model) as count:
-        model.run(Batch.build([[1, 2, 3], [4]], [0, 0], [0, 1], "cpu"), cache)
-        model.run(Batch.build([[1], [2]], [3, 1], [0, 1], "cpu"), cache)
+        model.run(Batch.build([[1, 2, 3], [4]], [0, 0], [0, 1]), cache)
+        model.run(Batch.build([[1], [2]], [3, 1], [0, 1]), cache)
     # First pass: 6 pairs of the prompt of three and 1 of the other; second: 4 visible keys and 2.
     assert (count.token_passes, count.pairs) == (4 + 2, 6 + 1 + 4 + 2)
     model.forward([1, 2])

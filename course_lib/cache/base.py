@@ -23,6 +23,14 @@ class KVCache(Protocol):
         """[T] int64: where each new token's key and value go. Raises RequestError where a row would overflow."""
         ...
 
+    def tables(self, batch: Batch) -> Tensor:
+        """int32 [S, N]: the blocks of each sequence of the batch, new tokens included, after `slots`; padded with any.
+
+        For kernels, which read `keys` and `values`, each [L, slots, K, d], a block of `block_size` slots at a time. A
+        cache that stores anything else has no tables, and the torch backend alone can read it.
+        """
+        ...
+
     def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """Store keys and values, each [T, K, d], of one layer at their slots."""
         ...

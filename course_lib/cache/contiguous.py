@@ -12,9 +12,10 @@ from course_lib.errors import RequestError
 
 
 class ContiguousCache(SlotStore):
-    """Pre-allocated keys and values, each [L, rows * capacity, K, d]; row r owns slots r*capacity .. (r+1)*capacity-1.
+    """Pre-allocated keys and values, each [L, rows * stride, K, d]; row r owns the slots from r * stride on.
 
-    Implements `KVCache`. Raises RequestError where the memory cannot be reserved.
+    Implements `KVCache`. block_size: a row's room is rounded up to a multiple, stride, so that kernels which read
+    blocks can read it; capacity stays the limit. Raises RequestError where the memory cannot be reserved.
     """
 
     def __init__(
@@ -24,9 +25,11 @@ class ContiguousCache(SlotStore):
         capacity: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        block_size: int = 1,
     ):
-        super().__init__(config, rows * capacity, dtype, device, f"{rows} x {capacity}")
         self.rows, self.capacity = rows, capacity
+        self.stride = -(-capacity // block_size) * block_size
+        super().__init__(config, rows * self.stride, block_size, dtype, device, f"{rows} x {capacity}")
         self.lengths = [0] * rows
 
     def slots(self, batch: Batch) -> Tensor:
@@ -40,12 +43,17 @@ class ContiguousCache(SlotStore):
                     f"row {row} has room for {self.capacity} tokens and would hold {cached + new}; "
                     "build the cache with a larger capacity or stop generating earlier"
                 )
-        starts = [row * self.capacity for row, n in zip(batch.rows, batch.query_lens, strict=True) for _ in range(n)]
-        return batch.positions + torch.tensor(starts, device=batch.positions.device)
+        starts = [row * self.stride for row, n in zip(batch.rows, batch.query_lens, strict=True) for _ in range(n)]
+        return batch.positions + torch.tensor(starts)
+
+    def tables(self, batch: Batch) -> Tensor:
+        blocks = self.stride // self.block_size
+        first = torch.tensor(batch.rows, dtype=torch.int32)[:, None] * blocks
+        return first + torch.arange(blocks, dtype=torch.int32)
 
     def read(self, layer: int, first_row: int, rows: int, length: int) -> tuple[Tensor, Tensor]:
         def view(store: Tensor) -> Tensor:
-            return store[layer].view(self.rows, self.capacity, *store.shape[2:])[first_row : first_row + rows, :length]
+            return store[layer].view(self.rows, self.stride, *store.shape[2:])[first_row : first_row + rows, :length]
 
         return view(self.keys), view(self.values)
 
@@ -60,4 +68,4 @@ class ContiguousCache(SlotStore):
 
     @property
     def used_bytes(self) -> int:
-        return self.nbytes * sum(self.lengths) // (self.rows * self.capacity)
+        return self.nbytes * sum(self.lengths) // (self.rows * self.stride)

@@ -30,7 +30,8 @@ class PagedCache(SlotStore):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ):
-        super().__init__(config, manager.capacity, dtype, device, f"{manager.pool.total} x {manager.block_size}")
+        shape = f"{manager.pool.total} x {manager.block_size}"
+        super().__init__(config, manager.capacity, manager.block_size, dtype, device, shape)
         self.manager = manager
         self.sequences: tuple[int, ...] = ()
         self.block_tables = torch.zeros(0, 0, dtype=torch.int32, device=device)
@@ -45,16 +46,21 @@ class PagedCache(SlotStore):
         return [len(self.manager.table(seq).tokens) for seq in self.sequences]
 
     def slots(self, batch: Batch) -> Tensor:
-        lengths, device = self.lengths, self.keys.device
+        lengths = self.lengths
         for row, new, cached in zip(batch.rows, batch.query_lens, batch.cached_lens, strict=True):
             if cached != lengths[row]:
                 raise RequestError(
                     f"row {row} holds {lengths[row]} tokens, but the batch says its new tokens start at {cached}"
                 )
             self.manager.check_writable(self.sequences[row], new)
-        self.block_tables = self._padded_tables().to(device)
-        rows = torch.tensor(batch.rows, device=device).repeat_interleave(torch.tensor(batch.query_lens, device=device))
-        return slot_numbers(self.block_tables, rows, batch.positions, self.manager.block_size)
+        tables = self._padded_tables()
+        self.block_tables = tables.to(self.keys.device)
+        rows = torch.tensor(batch.rows).repeat_interleave(torch.tensor(batch.query_lens))
+        return slot_numbers(tables, rows, batch.positions, self.block_size)
+
+    def tables(self, batch: Batch) -> Tensor:
+        everybody = batch.rows == tuple(range(len(self.sequences)))
+        return self.block_tables if everybody else self.block_tables[list(batch.rows)]
 
     def read(self, layer: int, first_row: int, rows: int, length: int) -> tuple[Tensor, Tensor]:
         tables = self.block_tables[first_row : first_row + rows, : self.manager.blocks_needed(length)].flatten()
@@ -66,7 +72,7 @@ class PagedCache(SlotStore):
         return keys[:, :length], values[:, :length]
 
     def commit(self, batch: Batch) -> None:
-        tokens = batch.token_ids.tolist()  # on a GPU this waits for the forward pass, as drawing a token does
+        tokens = batch.token_ids.tolist()
         for row, (start, end) in zip(batch.rows, batch.spans, strict=True):
             self.manager.commit(self.sequences[row], tokens[start:end])
 
@@ -84,10 +90,6 @@ class PagedCache(SlotStore):
     def used_bytes(self) -> int:
         stats = self.manager.stats()
         return self.nbytes * (stats.in_use * self.manager.block_size - stats.waste) // self.manager.capacity
-
-    def by_block(self, store: Tensor) -> Tensor:
-        """A view [L, blocks, block_size, K, d]."""
-        return store.unflatten(1, (self.manager.pool.total, self.manager.block_size))
 
     def _padded_tables(self) -> Tensor:
         tables = [self.manager.table(seq).blocks for seq in self.sequences]

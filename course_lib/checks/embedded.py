@@ -12,4 +12,4 @@ from course_lib import LLM
 @cache
 def embedded_llm() -> LLM:
     """The smaller embedded model, so that a check is quick; in float64, so that no rounding decides an arg-max."""
-    return LLM("tiny-draft", device="cpu", dtype=torch.float64)
+    return LLM("tiny-draft", device="cpu", dtype=torch.float64, backend="torch")

@@ -14,7 +14,7 @@ PARTS = ("token_ids", "positions", "query_lens", "last")
 
 
 def ragged_batch(feeds: list[Feed]) -> Lists:
-    batch = Batch.build([known[c : c + n] for known, c, n in feeds], [c for _, c, _ in feeds], range(len(feeds)), "cpu")
+    batch = Batch.build([known[c : c + n] for known, c, n in feeds], [c for _, c, _ in feeds], range(len(feeds)))
     return batch.token_ids.tolist(), batch.positions.tolist(), list(batch.query_lens), batch.last
 
 

@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from course_lib import model as engine
+from course_lib.backend import TorchBackend
 from course_lib.batch import Batch
 from course_lib.model import Decoder
 
@@ -67,8 +67,8 @@ class OwnEngine:
         """Feed tokens at positions start, start + 1, ... behind what the cache holds; logits [t, V] of each."""
         device = self.model.device
         batch = Batch(
-            token_ids=torch.tensor(list(tokens), device=device),
-            positions=self._positions(start, len(tokens)).to(device),
+            token_ids=torch.tensor(list(tokens)),
+            positions=self._positions(start, len(tokens)).cpu(),
             rows=(0,),
             query_lens=(len(tokens),),
             cached_lens=(start,),
@@ -80,6 +80,6 @@ class OwnEngine:
             keys, values = (x[0].transpose(0, 1) for x in cache.read(layer, 0, 1, start + len(tokens)))
             return self._attend(query.transpose(0, 1), keys, values, mask).transpose(0, 1).contiguous()
 
-        # The engine has one attention entry; replacing it for one pass keeps the model free of exercise code.
-        with mock.patch.object(engine, "attend", attention):
+        # Another backend for one pass keeps the model free of exercise code.
+        with mock.patch.object(self.model, "backend", TorchBackend(attention)):
             return self.model.run(batch, self.cache, logits_for=range(len(tokens)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
 
+import torch
 from torch import Tensor
 
 from course_lib.batch import Batch
@@ -21,7 +22,7 @@ from course_lib.errors import CourseError, RequestError
 from course_lib.llm import LLM, Prompt, request_output
 from course_lib.outputs import Logprobs, RequestOutput
 from course_lib.sampling import SamplingParams
-from course_lib.sequence import Sequence
+from course_lib.sequence import Sequence, draw
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class Engine:
         ran = perf_counter()
         drawing = self.scheduler.computed(plan)
         forked = perf_counter()
-        outputs = [self._draw(request, row) for group, row in zip(drawing, logits, strict=True) for request in group]
+        outputs = self._draw(drawing, logits)
         drawn = perf_counter()
         self.metrics.record_step(
             self.steps,
@@ -191,7 +192,7 @@ class Engine:
         self.cache.bind(request.id for request, _ in feeds)
         tokens = [request.tokens(request.computed, request.computed + n) for request, n in feeds]
         computed = [request.computed for request, _ in feeds]
-        batch = Batch.build(tokens, computed, range(len(tokens)), self.llm.model.device)
+        batch = Batch.build(tokens, computed, range(len(tokens)))
         last = dict(zip(order, batch.last, strict=True))
         return self.llm.model.run(batch, self.cache, logits_for=[last[i] for i in plan.ready])
 
@@ -205,11 +206,18 @@ class Engine:
                 for store, kept in zip(self._stores, self._host.pop(request), strict=True):
                     store[:, list(blocks)] = kept[:, first : first + len(blocks)].to(store.device)
 
-    def _draw(self, request: Request, logits: Tensor) -> StepOutput:
+    def _draw(self, drawing: list[list[Request]], logits: Tensor) -> list[StepOutput]:
+        """A token for each request; those of a group draw from one row of logits [len(drawing), V]."""
+        requests = [request for group in drawing for request in group]
+        if len(requests) > len(drawing):
+            logits = logits.repeat_interleave(torch.tensor([len(group) for group in drawing], device=logits.device), 0)
+        tokens, now = draw(self.llm.model.backend, [request.seq for request in requests], logits), perf_counter()
+        return [self._advance(request, token, now) for request, token in zip(requests, tokens, strict=True)]
+
+    def _advance(self, request: Request, token: int, now: float) -> StepOutput:
         seq = request.seq
-        token = seq.draw(logits)
-        seq.append(token, perf_counter())
-        self.metrics.event(seq.token_times[-1], self.steps, "token", request)
+        seq.append(token, now)
+        self.metrics.event(now, self.steps, "token", request)
         return StepOutput(
             request_id=request.group,
             index=request.index,

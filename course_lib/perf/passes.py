@@ -26,7 +26,7 @@ def _pass(model: Decoder, new: int, cached: int, sequences: int) -> Callable[[],
     cache = model.new_cache(sequences, capacity=cached + new)
     # The cache holds zeros instead of real keys: the time of a pass does not depend on the values.
     cache.lengths[:] = [cached] * sequences
-    batch = Batch.build(ids, [cached] * sequences, range(sequences), model.device)
+    batch = Batch.build(ids, [cached] * sequences, range(sequences))
 
     def run() -> torch.Tensor:
         logits = model.run(batch, cache)

@@ -59,12 +59,16 @@ def locate(name: str) -> Path:
 
 
 def load_model(
-    name: str | None = None, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    name: str | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    backend: str | None = None,
 ) -> Decoder:
     """Load a decoder, ready for inference.
 
     name: see `locate`; default `default_model()`. device: default COURSE_DEVICE, else cuda if there is one, else cpu.
     dtype: default float32 on the CPU, where reduced precision is slower, and bfloat16 on a GPU.
+    backend: "torch" or "triton", see `choose_backend`.
     Raises ModelError naming the file and the tensor: file damaged, architecture unknown, tensor missing or misshapen.
     """
     path = locate(name or default_model())
@@ -84,7 +88,7 @@ def load_model(
     model.load_state_dict(state, assign=True)
     if source.config.tied_embeddings:  # assign makes two parameters of one tensor
         model.head.weight = model.embed.weight
-    return model.prepare()
+    return model.prepare(backend)
 
 
 def load_tokenizer(name: str | None = None) -> Tokenizer:

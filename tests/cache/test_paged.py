@@ -42,7 +42,7 @@ class Engine:
             assert copies is not None
             self.cache.copy_blocks(copies)
         self.cache.bind(feeds)
-        batch = Batch.build(list(feeds.values()), self.cache.lengths, range(len(feeds)), "cpu")
+        batch = Batch.build(list(feeds.values()), self.cache.lengths, range(len(feeds)))
         logits = self.model.run(batch, self.cache, logits_for=range(len(batch)))
         self.manager.check_integrity()
         return [logits[start:end] for start, end in batch.spans]
@@ -240,7 +240,7 @@ def test_what_a_kernel_reads():
     engine.manager.allocate(5, ids(9))
     engine.manager.allocate(3, ids(2))
     engine.cache.bind([5, 3])
-    slots = engine.cache.slots(Batch.build([ids(9), ids(2)], [0, 0], [0, 1], "cpu"))
+    slots = engine.cache.slots(Batch.build([ids(9), ids(2)], [0, 0], [0, 1]))
     tables = engine.cache.block_tables
     first, second = (list(engine.manager.table(seq).blocks) for seq in (5, 3))
     assert tables.dtype == torch.int32 and tables.tolist() == [first, [*second, 0, 0]]
@@ -254,11 +254,11 @@ def test_wrong_batches_are_refused_before_anything_is_written():
     engine.prefill(0, ids(4))
     before = engine.cache.keys.clone()
     with pytest.raises(RequestError, match="row 0 holds 4 tokens, but the batch says its new tokens start at 3"):
-        engine.model.run(Batch.build([[1]], [3], [0], "cpu"), engine.cache)
+        engine.model.run(Batch.build([[1]], [3], [0]), engine.cache)
     with pytest.raises(
         RequestError, match=r"sequence 0 does not have blocks of its own for 5 tokens; call extend\(0, 1\)"
     ):
-        engine.model.run(Batch.build([[1]], [4], [0], "cpu"), engine.cache)
+        engine.model.run(Batch.build([[1]], [4], [0]), engine.cache)
     assert torch.equal(engine.cache.keys, before)
     for call in (engine.manager.free, engine.manager.table, lambda seq: engine.manager.extend(seq, 1)):
         with pytest.raises(RequestError, match="sequence 9 has no block table; allocate it first"):

@@ -60,10 +60,10 @@ def test_each_row_of_a_ragged_batch_equals_the_row_alone(kind, lengths, seed):
         (i, prompt[:cached]) for i, (prompt, (cached, _)) in enumerate(zip(prompts, lengths, strict=True)) if cached
     ]
     if filled:
-        model.run(Batch.build([t for _, t in filled], [0] * len(filled), [i for i, _ in filled], "cpu"), cache)
+        model.run(Batch.build([t for _, t in filled], [0] * len(filled), [i for i, _ in filled]), cache)
     cached = [c for c, _ in lengths]
     fresh = [prompt[c:] for prompt, c in zip(prompts, cached, strict=True)]
-    batch = Batch.build(fresh, cached, range(len(lengths)), "cpu")
+    batch = Batch.build(fresh, cached, range(len(lengths)))
     logits = model.run(batch, cache, logits_for=range(len(batch)))
     for (start, end), prompt, c in zip(batch.spans, prompts, cached, strict=True):
         close(logits[start:end], model(prompt)[c:])
@@ -71,7 +71,7 @@ def test_each_row_of_a_ragged_batch_equals_the_row_alone(kind, lengths, seed):
 
 def test_logits_come_in_the_order_asked_for():
     """All of a batch's tokens, turned round, are not all of them in order."""
-    model, batch = MODELS["full"], Batch.build([[5], [6], [7]], [0] * 3, [0, 1, 2], "cpu")
+    model, batch = MODELS["full"], Batch.build([[5], [6], [7]], [0] * 3, [0, 1, 2])
     plain, turned = (model.run(batch, model.new_cache(3, 4), logits_for=order) for order in ([0, 1, 2], [2, 1, 0]))
     close(turned, plain.flip(0))
     assert not torch.allclose(turned, plain, atol=1e-2)
@@ -81,14 +81,14 @@ def test_identical_rows_give_identical_logits():
     """7: a mask built for batch 1 made two equal rows differ."""
     model = MODELS["full"]
     cache = model.new_cache(3, 16)
-    logits = model.run(Batch.build([ids(6)] * 3, [0] * 3, [0, 1, 2], "cpu"), cache)
+    logits = model.run(Batch.build([ids(6)] * 3, [0] * 3, [0, 1, 2]), cache)
     close(logits[1:], logits[:1].expand(2, -1))
 
 
 def test_decode_position_is_the_number_of_tokens_before_it():
     """3, 4: position len - 1 for the token being fed, and 0 for the first token of a prompt."""
-    assert Batch.build([[5]], [7], [0], "cpu").positions.tolist() == [7]
-    assert Batch.build([[5, 6], [9]], [0, 3], [0, 1], "cpu").positions.tolist() == [0, 1, 3]
+    assert Batch.build([[5]], [7], [0]).positions.tolist() == [7]
+    assert Batch.build([[5, 6], [9]], [0, 3], [0, 1]).positions.tolist() == [0, 1, 3]
 
 
 def test_mask_rows_start_at_the_cached_length():
@@ -100,7 +100,7 @@ def test_mask_rows_start_at_the_cached_length():
 
 
 def test_segments_join_only_neighbours_of_equal_length():
-    batch = Batch.build([[1], [1], [1, 2, 3], [1], [1]], [4, 9, 0, 2, 2], [0, 1, 2, 4, 6], "cpu")
+    batch = Batch.build([[1], [1], [1, 2, 3], [1], [1]], [4, 9, 0, 2, 2], [0, 1, 2, 4, 6])
     assert [(p.start, p.new, p.first_row, p.cached) for p in segments(batch)] == [
         (0, 1, 0, [4, 9]),
         (2, 3, 2, [0]),
@@ -112,7 +112,7 @@ def test_segments_join_only_neighbours_of_equal_length():
 def test_segments_part_where_padding_would_cost_more_than_a_call():
     """At most 1.5 times the keys of the shortest and 32 more, whichever way the lengths go; new tokens are keys."""
     lengths = [0, 32, 33, 80, 81, 1, 500]
-    batch = Batch.build([[1]] * len(lengths), lengths, range(len(lengths)), "cpu")
+    batch = Batch.build([[1]] * len(lengths), lengths, range(len(lengths)))
     assert [piece.cached for piece in segments(batch)] == [[0, 32], [33, 80, 81], [1], [500]]
 
 
@@ -125,11 +125,11 @@ def test_attention_equals_a_float64_loop(heads, kv_heads, window):
     cache = ContiguousCache(config, rows=2, capacity=12)
     cached, new = [5, 2], [3, 1]
     for row in range(2):
-        fill = Batch.build([[0] * cached[row]], [0], [row], "cpu")
+        fill = Batch.build([[0] * cached[row]], [0], [row])
         k, v = torch.randn(2, cached[row], kv_heads, 16, generator=generator)
         cache.write(0, k, v, cache.slots(fill))
         cache.commit(fill)
-    batch = Batch.build([[0] * n for n in new], cached, [0, 1], "cpu")
+    batch = Batch.build([[0] * n for n in new], cached, [0, 1])
     k, v = torch.randn(2, len(batch), kv_heads, 16, generator=generator)
     cache.write(0, k, v, cache.slots(batch))
     query = torch.randn(len(batch), heads, 16, generator=generator)
