@@ -28,14 +28,25 @@ class Compiled:
     cubin: bytes
 
 
+def version() -> str:
+    """NVRTC's version, such as "12.9". Raises KernelError where it is not installed."""
+    _check_installed()
+    status, *numbers = nvrtc.nvrtcVersion()
+    return ".".join(map(str, numbers))
+
+
+def _check_installed() -> None:
+    if nvrtc is None:
+        raise KernelError("CUDA C++ needs NVRTC: pip install cuda-bindings nvidia-cuda-nvrtc-cu12")
+
+
 @cache
 def compile_cuda(source: str, architecture: str, *options: str) -> Compiled:
     """Compile CUDA C++ for an architecture such as "sm_90".
 
     Raises KernelError with the compiler's words where it refuses, and where NVRTC is not installed.
     """
-    if nvrtc is None:
-        raise KernelError("CUDA C++ needs NVRTC: pip install cuda-bindings nvidia-cuda-nvrtc-cu12")
+    _check_installed()
     program = _ok(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, None, None))
     flags = [option.encode() for option in (f"--gpu-architecture={architecture}", "--std=c++17", *options)]
     [status] = nvrtc.nvrtcCompileProgram(program, len(flags), flags)

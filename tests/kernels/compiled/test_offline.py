@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from course_kernels import launch
+from course_kernels.occupancy import resident
 from course_kernels.offline import TARGETS, compiling_for
 from course_kernels.triton.norm import rms_norm
 
@@ -80,6 +81,33 @@ def test_tensor_cores(target, kind):
     assert not compile_on(target, _copy, *tensors(64, torch.float16), 1, SIZE=64).dots
 
 
+def test_options_replace_the_launcher_s():
+    x, y = tensors(4096, torch.float16)
+    with compiling_for(TARGETS["sm_90"], num_warps=2, SIZE=1024) as launches:
+        _copy[(7,)](x, y, 1, 4096, num_warps=8)  # by position, as a learner may write it
+        _copy[lambda constants: (4096 // constants["SIZE"],)](x, y, gap=1, SIZE=4096)
+    positional, named = launches
+    assert [launch.warps for launch in launches] == [2, 2]
+    assert positional.constants == named.constants == {"SIZE": 1024}
+    assert positional.grid == (7,) and named.grid == (4,)
+    with pytest.raises(TypeError, match="too many positional arguments"), compiling_for(TARGETS["sm_90"]):
+        _copy[(7,)](x, y, 1, 4096, 5)
+
+
+def test_occupancy_is_llvm_s():
+    """Waves per SIMD that the registers allow, which the AMD backend writes into its assembly."""
+    for wanted in (32, 128, 256):
+        launch = compile_on("gfx942", _hold_all, *tensors(wanted * 64, torch.float32), SIZE=wanted * 64, num_warps=1)
+        [waves] = re.findall(r"; Occupancy: (\d+)", launch.assembly)
+        assert resident("gfx942", launch.registers, shared=0, warps=1).warps == 4 * int(waves)
+
+
+def test_machine_code_in_words():
+    assert "LDG.E.128" in compile_on("sm_80", _copy, *tensors(4096, torch.float16), 1, SIZE=4096).sass
+    amd = compile_on("gfx942", _copy, *tensors(4096, torch.float16), 1, SIZE=4096)
+    assert amd.sass == "" and "load_dwordx4" in amd.assembly
+
+
 def test_a_cpu_tensor_is_refused_where_kernels_are_compiled():
     x = torch.ones(2, 8)
     sentence = (
@@ -90,7 +118,7 @@ def test_a_cpu_tensor_is_refused_where_kernels_are_compiled():
 
 
 def test_the_example_of_the_readme(capsys):
-    [_, example] = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    [_, example, _] = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     exec(example, {})
     assert "ld.global.v4.b32" in capsys.readouterr().out
 
