@@ -15,17 +15,22 @@ from course_lib.weights.names import HUGGING_FACE, source_shape
 def as_transformers(model: Decoder):
     """A transformers model that shares this decoder's values (copied); its attention is SDPA, as ours.
 
-    Raises CourseError where transformers is missing or the model is not a plain Llama shape.
+    Raises CourseError where transformers is missing or the model is neither a plain Llama nor a plain Qwen3.
     """
     try:
-        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
     except ImportError:
         raise CourseError("the comparison needs transformers; `python3 course.py test` installs it") from None
 
     c: ModelConfig = model.config
-    if c.architecture != "llama" or c.rope_scaling:
-        raise CourseError(f"the comparison is made for Llama shapes without RoPE scaling, not for {c.architecture}")
-    config = LlamaConfig(
+    classes = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+    if c.architecture not in classes or c.rope_scaling:
+        scaled = " with it" if c.rope_scaling else ""
+        raise CourseError(
+            f"the comparison is made for Llama and Qwen3 shapes without RoPE scaling, not for {c.architecture}{scaled}"
+        )
+    config_class, model_class = classes[c.architecture]
+    config = config_class(
         hidden_size=c.hidden,
         intermediate_size=c.ffn,
         num_hidden_layers=c.layers,
@@ -41,7 +46,7 @@ def as_transformers(model: Decoder):
         dtype=model.dtype,
     )
     with torch.device("meta"):
-        twin = LlamaForCausalLM(config)
+        twin = model_class(config)
     state, own = {}, model.state_dict()
     for ours, theirs in HUGGING_FACE.entries(c):
         sizes = [source_shape(ours, name, c)[0] for name in theirs]

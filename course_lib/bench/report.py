@@ -24,7 +24,7 @@ def conditions(**settings) -> dict:
         },
         "versions": {
             "python": platform.python_version(),
-            **{name: _version(name) for name in ("torch", "transformers", "llm-inference-course")},
+            **{name: _version(name) for name in ("torch", "triton", "transformers", "llm-inference-course")},
         },
         "settings": settings,
     }

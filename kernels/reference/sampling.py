@@ -18,7 +18,7 @@ def sample(logits: Tensor, temperatures: Tensor, top_ps: Tensor, noise: Tensor) 
     top_p; so are those as probable as the last one kept. Drawn is argmax p / noise of the kept, distributed as p.
     """
     wide, greedy = widen(logits), temperatures < GREEDY_BELOW
-    p = (wide / torch.where(greedy, 1, temperatures)[:, None]).softmax(-1)
+    p = (wide / temperatures.masked_fill(greedy, 1)[:, None]).softmax(-1)
     ordered = p.sort(descending=True).values
     before = ordered.cumsum(-1) - ordered
     before[:, 0] = 0

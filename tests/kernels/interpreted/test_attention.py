@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course_kernels.bench.paged import Paged, build
 from course_kernels.launch import KernelError
 from course_kernels.reference import decode_attention as decode_reference
 from course_kernels.reference import prefill_attention as prefill_reference
 from course_kernels.triton import decode_attention as decode_kernels
 from course_kernels.triton import fp8
 from course_kernels.triton import prefill_attention as prefill_kernels
-from tests.kernels.paged import Paged, build
 from tests.kernels.values import DTYPES, assert_close, far_apart
 
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
