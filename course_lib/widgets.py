@@ -21,6 +21,7 @@ from course_lib.errors import CourseError
 from course_lib.llm import LLM
 from course_lib.plots.block_history import history
 from course_lib.plots.block_map import block_map
+from course_lib.plots.kernel_explorer import LENGTHS, decode_setting
 from course_lib.plots.kv_memory import KV_FORMATS, budget_setting
 from course_lib.plots.load import batching_run
 from course_lib.plots.prefill_decode import FORMATS, roofline_setting
@@ -152,6 +153,23 @@ def scheduling_explorer(order: str = "priority with ageing", load: float = 1.2, 
             "blocks": choice("blocks", [16, 20, 24, 32, 48, 64], blocks),
             "preemption": choice("preemption", list(PREEMPTIONS), "recompute"),
             "load": decimal("load", 0.5, 2.0, load),
+        },
+    )
+
+
+def decode_kernel_explorer(sequences: int = 1, longest: int = 10_000, lengths: str = "equal") -> Explorer:
+    """Paged decode attention on a GPU: how many programs there are, how long they run, which slots stay idle."""
+    keys = [(f"{n:,}", n) for n in (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)]
+    return Explorer(
+        decode_setting,
+        {
+            "sequences": powers("sequences S", 1, 128, sequences),
+            "longest": choice("longest, keys", keys, longest),
+            "lengths": choice("lengths", LENGTHS, lengths),
+            "kv_heads": choice("KV heads K", [1, 2, 4, 8], 8),
+            "splits": powers("splits", 1, 64, 1),
+            "tile": choice("tile, keys", [16, 32, 64, 128], 64),
+            "per_sm": choice("programs / SM", [1, 2, 4], 1),
         },
     )
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
 
+from course_kernels.bench import paged
 from course_kernels.launch import KernelError
 from course_kernels.trace import trace
 from course_kernels.triton.decode_attention import decode_attention
 from course_kernels.triton.norm import add_rms_norm, rms_norm
 from course_kernels.triton.rope_cache import rope_cache
-from tests.kernels import paged
+from course_lib.plots.kernel_explorer import programs
 from tests.kernels.values import normal
 
 
@@ -93,3 +96,16 @@ def test_paged_decode_reads_each_key_once_and_no_padding():
         touched = np.concatenate([a.elements for a in accesses if a.tensor == tensor])
         assert len(touched) == len(np.unique(touched)) == 57 * 2 * 16
         assert exists[torch.from_numpy(touched)].all()
+
+
+def test_the_explorers_programs_are_those_of_the_launch():
+    """`course_lib.plots.kernel_explorer` computes what is traced here: who loads how many tiles of 32 keys."""
+    batch = paged.build([1, 1, 1], [700, 300, 40], heads=4, kv_heads=2)
+    accesses = trace(decode_attention, *batch.decode)
+    loads = Counter(a.program for a in accesses if a.tensor == "keys")
+    splits = 1 + max(program[1] for program in loads)
+    assert splits > 1
+    expected = Counter()
+    for i, program in enumerate(programs([700, 300, 40], kv_heads=2, splits=splits, tile=32)):
+        expected[i % 2, program.share, program.sequence] = program.tiles
+    assert loads == expected
