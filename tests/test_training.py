@@ -56,6 +56,7 @@ def test_every_step_has_the_same_number_of_tokens_and_its_own_windows():
     ids = np.arange(5000, dtype=np.uint16)
     shapes = [tuple(batch(ids, step, 20, seed=1).shape) for step in (0, 11, 12, 16, 17, 19)]
     assert shapes == [(8, 256), (8, 256), (4, 512), (4, 512), (2, 1024), (2, 1024)]
+    assert batch(ids, 0, 20, seed=1, phases=((1.0, 512),)).shape == (4, 512)
     assert all(windows * length == STEP_TOKENS for windows, length in shapes)
     first = batch(ids, 0, 20, seed=1)
     assert torch.equal(first, batch(ids, 0, 20, seed=1))

@@ -60,7 +60,8 @@ def pool_kv_heads(model: Decoder, kv_heads: int, how: str = "mean", seed: int = 
             q, k, v = tensor.split([old.heads * size, old.kv_heads * size, old.kv_heads * size])
             k, v = (pool_heads(part, old.kv_heads, kv_heads, how, generator) for part in (k, v))
             state[name] = torch.cat((q, k, v))
-    new = Decoder.random(replace(old, kv_heads=kv_heads), dtype=model.dtype, device=model.device)
+    config = replace(old, kv_heads=kv_heads)
+    new = Decoder.random(config, dtype=model.dtype, device=model.device, backend=model.backend.name)
     new.load_state_dict(state)
     return new
 

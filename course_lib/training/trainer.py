@@ -16,7 +16,8 @@ from transformers import AttentionInterface, LlamaForCausalLM
 
 from course_lib.training.recipes import RECIPES, Recipe
 
-PHASES = ((0.60, 256), (0.85, 512), (1.00, 1024))  # share of the steps, sequence length
+Phases = tuple[tuple[float, int], ...]  # up to which share of the steps, windows of how many tokens
+PHASES: Phases = ((0.60, 256), (0.85, 512), (1.00, 1024))
 STEP_TOKENS = 2048
 
 
@@ -42,9 +43,9 @@ def causal_attention(module, query, key, value, attention_mask, scaling=None, **
 AttentionInterface.register("course_causal", causal_attention)
 
 
-def batch(ids: np.ndarray, step: int, steps: int, seed: int) -> Tensor:
-    """Random windows of the training tokens, int64 [windows, length]; a function of (seed, step) only."""
-    length = next(n for share, n in PHASES if step < share * steps)
+def batch(ids: np.ndarray, step: int, steps: int, seed: int, phases: Phases = PHASES) -> Tensor:
+    """Random windows of the training tokens, int64 [windows, length]; seed and step fix them."""
+    length = next(n for share, n in phases if step < share * steps)
     rng = np.random.default_rng([seed, step])
     starts = rng.integers(0, len(ids) - length + 1, STEP_TOKENS // length)
     return torch.from_numpy(np.stack([ids[s : s + length] for s in starts]).astype(np.int64))
@@ -89,11 +90,12 @@ class Trainer:
         peak: float,
         seed: int,
         warmup: int = 300,
+        phases: Phases = PHASES,
         bf16: bool = True,
     ):
         model.set_attn_implementation("course_causal")
         self.model, self.ids, self.steps, self.peak, self.seed = model, ids, steps, peak, seed
-        self.warmup, self.bf16 = warmup, bf16
+        self.warmup, self.phases, self.bf16 = warmup, phases, bf16
         matrices = [p for p in model.parameters() if p.ndim == 2]
         gains = [p for p in model.parameters() if p.ndim == 1]
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": gains, "weight_decay": 0.0}]
@@ -104,7 +106,7 @@ class Trainer:
 
         The loss is the cross-entropy on the text or, with a teacher, KL(teacher || model).
         """
-        x = batch(self.ids, step, self.steps, self.seed)
+        x = batch(self.ids, step, self.steps, self.seed, self.phases)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
             if teacher is None:
                 loss = self.model(x, labels=x, use_cache=False).loss

@@ -5,9 +5,9 @@
 WORK holds the token files that `train_tiny --prepare` writes. A run that the JSON file has already is not repeated, so
 the command can be stopped and started again; each run takes at most a few minutes, from scratch as long as the twin.
 
-As in the paper (sections 2.1 and 3.3), a merged model is trained for a share of the steps of the first training, with
-the same recipe: the warm-up, the cosine and the lengths of windows of `trainer`, shortened to the run. Each share is a
-run of its own. Merging into as many heads as before changes nothing; its runs show what further training alone gives.
+As in the paper (sections 2.1 and 3.3), a merged model is trained for a share of the steps of the first training.
+Warm-up and cosine are as in `trainer`, shortened to the run; each share is a run of its own. All windows have 512
+tokens, as in the score. Merging into as many heads as before changes nothing; its runs show what training alone gives.
 """
 
 import argparse
@@ -31,6 +31,7 @@ HEADS = TWIN.shape["num_key_value_heads"]
 SHARES = (0.0, 0.01, 0.02, 0.05, 0.1)  # of the twin's steps
 LR = 2e-3
 WARMUP = 0.1  # share of the run
+WINDOW = 512  # tokens
 RESULT = Path(__file__).resolve().parents[1] / "facts" / "uptraining.json"
 
 
@@ -53,7 +54,8 @@ def uptrain(kv_heads: int, how: str, share: float, seed: int, work: Path, peak: 
     ids, held = np.load(work / "train.npy"), np.load(work / "held.npy")
     model, steps = merged(kv_heads, how, seed), round(share * TWIN.steps)
     # The twin saw the batches of seed 1; other batches of the same text come here.
-    trainer = Trainer(model, ids, steps, peak, seed=1000 + seed, warmup=max(1, round(WARMUP * steps)))
+    warmup = max(1, round(WARMUP * steps))
+    trainer = Trainer(model, ids, steps, peak, 1000 + seed, warmup, phases=((1.0, WINDOW),))
     name = f"{kv_heads} KV heads, {how}, {share:.0%}"
     losses = [trainer.step(step) for step in tqdm(range(steps), desc=name, leave=False)]
     tail = losses[-max(1, steps // 5) :]
@@ -87,7 +89,7 @@ def from_scratch(kv_heads: int, seed: int, work: Path) -> dict:
 
 def held_out(model: LlamaForCausalLM, held: np.ndarray) -> dict[str, float]:
     """Loss in nats per token and perplexity; the protocol is that of `score`."""
-    loss = score(model.eval(), held)[0].double().mean().item()
+    loss = score(model.eval(), held, WINDOW)[0].double().mean().item()
     return {"held_out_loss": loss, "perplexity": float(np.exp(loss))}
 
 
@@ -132,9 +134,9 @@ def result(runs: list[dict], held_tokens: int) -> dict:
         peak_lr=LR,
         warmup_share=WARMUP,
         threads=1,
-        training="bf16 autocast",
-        scoring="float32, non-overlapping windows of 512 held-out tokens, first token of a window not scored",
-        scored_tokens=held_tokens // 512 * 511,
+        training=f"bf16 autocast, windows of {WINDOW} tokens",
+        scoring=f"float32, non-overlapping windows of {WINDOW} held-out tokens, first token of a window not scored",
+        scored_tokens=held_tokens // WINDOW * (WINDOW - 1),
     ) | {"runs": runs}
 
 
