@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import sys
 
+import pytest
+import torch
 from typer.testing import CliRunner
 
+from course_lib.bench.peers import as_transformers
 from course_lib.cli import app
+from course_lib.errors import CourseError
+from course_lib.model import Decoder
 from course_lib.perf.counts import matmul_params
 from course_lib.weights import load_model
+from tests.conftest import small_config
 
 
 def test_bench_decode_writes_raw_samples_of_both_engines(tmp_path):
@@ -37,6 +43,18 @@ def test_a_missing_peer_is_named_with_the_way_to_get_it(monkeypatch):
     outcome = CliRunner().invoke(app, ["bench", "decode", "--model", "tiny"])
     assert outcome.exit_code == 1
     assert "the comparison needs transformers; `python3 course.py test` installs it" in outcome.output
+
+
+def test_a_qwen3_has_a_twin_too():
+    """With norms of q and k, and not all ones; what has no twin is named."""
+    model = Decoder.random(small_config(architecture="qwen3", qk_norm=True, tied_embeddings=True), seed=1)
+    for block in model.blocks:
+        for norm in (block.attention.q_norm, block.attention.k_norm):
+            norm.weight.uniform_(0.5, 2, generator=torch.Generator().manual_seed(2))
+    ids = torch.arange(20)
+    torch.testing.assert_close(model(ids), as_transformers(model)(ids[None]).logits[0], rtol=1e-4, atol=1e-4)
+    with pytest.raises(CourseError, match="Llama and Qwen3 shapes without RoPE scaling, not for qwen2"):
+        as_transformers(Decoder.random(small_config(architecture="qwen2")))
 
 
 def test_bench_batching_serves_the_same_requests_under_each_policy(tmp_path):

@@ -29,7 +29,7 @@ ENGINES = {
     "triton, CUDA graphs": ("triton", True),
     "triton": ("triton", False),
     "torch": ("torch", False),
-    "transformers, static cache": None,
+    "transformers, static cache, not compiled": None,
 }
 
 
