@@ -152,14 +152,17 @@ class Decoder(nn.Module):
         Returns float32 [len(logits_for), V], in that order. Raises RequestError where a cache row would overflow.
         """
         step = self.backend.step(batch, cache, self.rope, self.device)
-        wanted = list(batch.last if logits_for is None else logits_for)
-        rows = None if wanted == list(range(len(batch))) else torch.tensor(wanted, dtype=torch.long).to(self.device)
-        logits = self.compute(step, rows)
+        logits = self.compute(step, self.wanted_rows(batch, logits_for))
         cache.commit(batch)
         return logits
 
+    def wanted_rows(self, batch: Batch, logits_for: Sequence[int] | None) -> Tensor | None:
+        """`run`'s logits_for as int64 [R] on the device; None where it is every row in order."""
+        wanted = list(batch.last if logits_for is None else logits_for)
+        return None if wanted == list(range(len(batch))) else torch.tensor(wanted, dtype=torch.long).to(self.device)
+
     def compute(self, step: Step, rows: Tensor | None = None) -> Tensor:
-        """The forward pass of a step that is prepared. rows: as `logits_for`, int64 [R]. Returns float32 [R, V]."""
+        """The forward pass of a step that is prepared. rows: of `wanted_rows`. Returns float32 [R, V]."""
         residual = self.embed(step.token_ids)
         x = torch.zeros_like(residual)
         for block in self.blocks:

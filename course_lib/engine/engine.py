@@ -20,6 +20,7 @@ from course_lib.engine.request import Request
 from course_lib.engine.scheduler import Scheduler
 from course_lib.errors import CourseError, RequestError
 from course_lib.llm import LLM, Prompt, request_output
+from course_lib.model import Decoder
 from course_lib.outputs import Logprobs, RequestOutput
 from course_lib.sampling import SamplingParams
 from course_lib.sequence import Sequence, draw
@@ -48,9 +49,11 @@ class Engine:
     """Continuous batching around the model and tokenizer of `llm`.
 
     blocks, block_size: the KV cache, in blocks of so many tokens. index: prefix cache, `HashIndex()` or `RadixIndex()`,
-    None for none. scheduler: called with the block manager and `settings`, those of `Scheduler`.
+    None for none. scheduler: called with the block manager and `settings`, those of `Scheduler`. cuda_graphs: replay
+    decode steps (`graphs.DecodeGraphs`); by default where it can be done, on a GPU with the triton backend.
     Not thread-safe: calls come from one thread, or one at a time.
-    Raises RequestError where the cache cannot be reserved or the settings contradict each other.
+    Raises RequestError where the cache cannot be reserved or the settings contradict each other, KernelError where the
+    backend cannot read blocks of that size.
     """
 
     def __init__(
@@ -61,9 +64,11 @@ class Engine:
         block_size: int = 16,
         index: PrefixIndex | None = None,
         scheduler: Callable[..., Scheduler] = Scheduler,
+        cuda_graphs: bool | None = None,
         **settings,
     ):
         self.llm = llm
+        llm.model.backend.check_blocks(block_size)
         self.manager = BlockManager(blocks, block_size, index)
         self.scheduler = scheduler(self.manager, **settings)
         self.cache = PagedCache(llm.model.config, self.manager, llm.model.dtype, llm.model.device)
@@ -74,6 +79,7 @@ class Engine:
         # Views [L, blocks, block_size, K, d], and what is swapped out of them.
         self._stores = [self.cache.by_block(store) for store in (self.cache.keys, self.cache.values)]
         self._host: dict[int, list[Tensor]] = {}
+        self._run = self._recorded() if _recordable(llm.model, cuda_graphs) else llm.model.run
 
     def add_request(
         self,
@@ -194,7 +200,14 @@ class Engine:
         computed = [request.computed for request, _ in feeds]
         batch = Batch.build(tokens, computed, range(len(tokens)))
         last = dict(zip(order, batch.last, strict=True))
-        return self.llm.model.run(batch, self.cache, logits_for=[last[i] for i in plan.ready])
+        return self._run(batch, self.cache, logits_for=[last[i] for i in plan.ready])
+
+    def _recorded(self) -> Callable[..., Tensor]:
+        """`Decoder.run` with CUDA graphs in it."""
+        from course_lib.engine.graphs import DecodeGraphs  # with it comes Triton, which not every system has
+
+        graphs = DecodeGraphs(self.llm.model, self.cache, self.scheduler.max_num_seqs, self.llm.max_model_len)
+        return graphs.run
 
     def _perform(self, operation: CopyBlock | SwapOut | SwapIn) -> None:
         match operation:
@@ -236,3 +249,14 @@ class Engine:
         members.remove(request)
         if not members:
             del self._unfinished[request.group]
+
+
+def _recordable(model: Decoder, asked: bool | None) -> bool:
+    """Whether decode steps are recorded as CUDA graphs. Raises RequestError where they are asked for and cannot be."""
+    possible = model.device.type == "cuda" and model.backend.name == "triton"
+    if asked and not possible:
+        raise RequestError(
+            f"CUDA graphs need a GPU and the triton backend, and the model is on {model.device} with the backend "
+            f"{model.backend.name}; leave cuda_graphs out"
+        )
+    return possible if asked is None else asked
