@@ -114,7 +114,7 @@ def _recording() -> Iterator[list[Access]]:
         yield accesses
     finally:
         GridExecutor._init_args_hst = host_copies
-        del interpreter_builder.create_masked_load, interpreter_builder.create_masked_store
+        interpreter_builder.create_masked_load, interpreter_builder.create_masked_store = load, store
 
 
 def _find(
