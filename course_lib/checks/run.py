@@ -56,15 +56,20 @@ def local_call(function: Callable[..., Any]) -> Call:
 
 
 def _text(error: Exception, function: Callable[..., Any]) -> str:
-    """The error's message on one line, with the line of the function it came from: what a traceback is read for."""
+    """The error's message on one line, with the line of the learner's code it came from: what a traceback is read for.
+
+    That is the innermost line in the function's file. In Jupyter a cell is a file, with a kernel and its launcher.
+    """
     text = " ".join(str(error).split())[:300]
-    code, lines = getattr(function, "__code__", None), []
+    code, place = getattr(function, "__code__", None), ""
     trace = error.__traceback__
-    while trace:
-        if trace.tb_frame.f_code is code:
-            lines.append(trace.tb_lineno - code.co_firstlineno + 1)
+    while trace and code:
+        inner = trace.tb_frame.f_code
+        if inner.co_filename == code.co_filename:
+            name = "the function" if inner is code else inner.co_name
+            place = f" (line {trace.tb_lineno - inner.co_firstlineno + 1} of {name})"
         trace = trace.tb_next
-    return f"{text} (line {lines[-1]} of the function)" if lines else text
+    return text + place
 
 
 def _copy(arg: Any) -> Any:

@@ -84,7 +84,9 @@ def _encode(value: Any, buffers: list[bytes], depth: int) -> Any:
         if tensor.nbytes > MAX_BYTES:  # an expanded view can claim any size without owning it
             return {"foreign": f"tensor of {tensor.nbytes:,} bytes"}
         if name in DTYPES:
-            raw = tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+            # A copy: one element with a stride of 2 counts as contiguous and cannot be viewed as bytes.
+            packed = tensor.cpu().clone(memory_format=torch.contiguous_format)
+            raw = packed.flatten().view(torch.uint8).numpy().tobytes()
             return {"tensor": [name, list(tensor.shape), _store(raw, buffers)]}
     if kind is np.ndarray and value.dtype.name in DTYPES:
         return {"array": [value.dtype.name, list(value.shape), _store(value.tobytes(), buffers)]}

@@ -13,7 +13,7 @@ from course_lib.checks import EXERCISES
 MAX_BYTES = 20_000_000  # of the file, outputs and pictures included
 MAX_CODE = 1_000_000  # characters of all code cells
 ENGINE_TAG = "course-engine"  # cells that run the engine or measure: long, and not what is graded
-CHECK_CALL = re.compile(r"""check\(\s*["'](\d\d)\.(\w+)["']""")
+CHECK_CALL = re.compile(r"""check\(\s*["']([\dA]\d)\.(\w+)["']""")
 SHELL = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)  # IPython's line magics and shell commands
 
 

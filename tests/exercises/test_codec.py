@@ -39,6 +39,12 @@ def test_tensors_survive(name, shape):
     assert back[1].shape == (shape[::-1] if len(shape) == 2 else shape)
 
 
+def test_one_element_with_a_stride_survives():
+    """PyTorch calls it contiguous, and refuses to view it as bytes."""
+    one = torch.arange(4, dtype=torch.int32)[::2][1:]
+    assert one.stride() == (2,) and load(dump(one)).tolist() == [2]
+
+
 def test_arrays_and_scalars_survive():
     array = np.arange(6, dtype=np.int32).reshape(2, 3)
     back = load(dump([array, np.float32(1.5), np.bool_(True)]))
