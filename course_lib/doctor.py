@@ -65,6 +65,7 @@ def report() -> list[Check]:
         _device(),
         _threads(),
         _products(),
+        _backend(),
         _memory(),
         _disk(),
         _package("triton", "Triton kernels cannot run, not even in the interpreter; PyTorch runs in their place"),
@@ -131,6 +132,21 @@ def _products() -> Check:
     if packing_works(torch.float32):
         return Check("CPU products", "packed weights, oneDNN", "ok")
     return Check("CPU products", "plain weights", "note", "no packed product: batches gain less on this CPU")
+
+
+def _backend() -> Check:
+    """What runs attention, norms and the other operations between the matrix products."""
+    if (torch := _import("torch")) is None:
+        return Check("backend", "unknown until the set-up", "note")
+    if wish := os.environ.get("COURSE_BACKEND"):
+        if wish not in ("torch", "triton"):
+            return Check("backend", wish, "missing", "no model loads: set COURSE_BACKEND to torch or triton")
+        return Check("backend", f"{wish}, by COURSE_BACKEND", "ok")
+    if torch.cuda.is_available() and os.environ.get("COURSE_DEVICE") != "cpu":
+        if importlib.util.find_spec("triton"):
+            return Check("backend", "triton, the course's kernels", "ok")
+        return Check("backend", "torch", "note", "Triton is not installed, so the course's kernels do not run")
+    return Check("backend", "torch; triton only in the interpreter", "ok")
 
 
 def _memory() -> Check:

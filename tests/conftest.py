@@ -10,6 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.pop("COURSE_MODEL", None)
 os.environ.pop("COURSE_DEVICE", None)
+os.environ.pop("COURSE_BACKEND", None)
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

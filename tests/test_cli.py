@@ -89,7 +89,7 @@ def test_chat_remembers_the_conversation(course, monkeypatch, end):
 def test_doctor_reports_every_part(course):
     done = course("doctor")
     assert done.exit_code == 0
-    parts = "Python, torch, device, threads, CPU products, memory, disk, triton, smollm2-135m, tiny models"
+    parts = "Python, torch, device, threads, CPU products, backend, memory, disk, triton, smollm2-135m, tiny models"
     for name in parts.split(", "):
         assert f" {name} " in done.stdout
 
@@ -114,6 +114,23 @@ def test_slow_products_of_a_cpu_are_named(monkeypatch, works, status, cost):
     monkeypatch.setattr("course_lib.linear.packing_works", lambda dtype: works)
     check = {check.name: check for check in doctor.report()}["CPU products"]
     assert check.status == status and cost in check.cost
+
+
+@pytest.mark.parametrize(
+    ("cuda", "wish", "value", "status"),
+    [
+        (False, None, "torch; triton only in the interpreter", "ok"),
+        (True, None, "triton, the course's kernels", "ok"),
+        (True, "torch", "torch, by COURSE_BACKEND", "ok"),
+        (False, "cuda", "cuda", "missing"),
+    ],
+)
+def test_the_backend_is_reported(monkeypatch, cuda, wish, value, status):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setenv("COURSE_BACKEND", wish or "")
+    check = doctor._backend()
+    assert (check.value, check.status, bool(check.cost)) == (value, status, status != "ok")
 
 
 @pytest.mark.parametrize("content", [None, "import no_such_module", "x = torch.y"], ids=["empty", "import", "name"])

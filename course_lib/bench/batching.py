@@ -76,6 +76,7 @@ def bench_batching(
         benchmark="batching",
         model=model,
         dtype="float32",
+        backend=llm.model.backend.name,
         requests=requests,
         prompt_mean=prompt_mean,
         output_mean=output_mean,

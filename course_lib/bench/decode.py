@@ -60,6 +60,7 @@ def bench_decode(
         benchmark="decode",
         model=model,
         dtype="float32",
+        backend=llm.model.backend.name,
         prompt_tokens=prompt_tokens,
         new_tokens=new_tokens,
         repeats=repeats,

@@ -53,6 +53,7 @@ def bench_steps(
         benchmark="steps",
         model=model,
         dtype="float32",
+        backend=llm.model.backend.name,
         prompt_tokens=prompt_tokens,
         steps=steps,
         block_size=BLOCK_SIZE,

@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         host, port = self._listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
-        log.info("Serving %s on http://%s:%d/v1", self.worker.engine.llm.name, host, port)
+        log.info("Serving %r on http://%s:%d/v1", self.worker.engine.llm, host, port)
 
     def handle_exit(self, sig: int, frame) -> None:
         # uvicorn's own closes the socket at once, and raises the signal again at the end: a status that is not 0.

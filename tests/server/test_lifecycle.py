@@ -249,7 +249,7 @@ def test_sigterm_drains_the_process_which_exits_with_0(tmp_path, tiny):
     with log.open("w") as file:
         process = subprocess.Popen(command, cwd=ROOT, stderr=file, stdout=file)
     try:
-        eventually(lambda: process.poll() is not None or "Serving tiny on http://127.0.0.1:" in log.read_text())
+        eventually(lambda: process.poll() is not None or "backend torch on http://127.0.0.1:" in log.read_text())
         [url] = re.findall(r"http://127\.0\.0\.1:\d+/v1", log.read_text())
         client = openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=PATIENCE_S)
         stream = iter(client.completions.create(**LONG | {"temperature": 0}, stream=True))
