@@ -5,11 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
+
 from course_kernels.bench import peers
-from course_kernels.bench.cases import FP8, INT8, form
-from course_kernels.bench.clock import Timed, sets_needed, time_calls
+from course_kernels.bench.cases import FP8, INT8
 from course_kernels.bench.inputs import Arguments, Draw
 from course_kernels.bench.sizes import Sizes
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the operation must move and do, by the formulas of the kernel's docstring."""
+
+    bytes: float
+    flops: float
+    counted: str
+    """The formulas."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The same by PyTorch: a function of `peers`."""
+
+    name: str
+    prepare: Callable[..., peers.Call]
 
 
 @dataclass(frozen=True)
@@ -22,21 +41,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Measured:
-    """An operation at one shape.
-
-    counted: the formula, as in the kernel's docstring, that `bytes` and `flops` are from. peer: the same by PyTorch, of
-    `peers`, and in words.
-    """
+    """An operation at one shape. operation and form: as in `cases.Case`."""
 
     operation: str
-    variant: str
     shape: str
-    counted: str
-    bytes: float
-    flops: float
     arguments: Callable[[Draw], Arguments]
-    peer: tuple[str, Callable] | None = None
+    work: Work
+    peer: Peer | None = None
     target: Target = field(default_factory=Target)
+    variant: str = ""
     form: str = "triton"
 
     @property
@@ -45,114 +58,126 @@ class Measured:
 
 
 def measured(s: Sizes) -> list[Measured]:
-    """b bytes an element; the rest as in `Sizes`."""
-    c, b, T = s.layer, s.dtypes[0].itemsize, s.rows
-    h, f, d, H, K = c.hidden, c.ffn, c.head_dim, c.heads, c.kv_heads
-    found = [
+    """b: bytes of an element; the other letters as in `Sizes` and in the kernels' docstrings."""
+    return [
+        *(_rms_norm(s, width) for width in (s.layer.hidden, 2 * s.layer.hidden)),
+        *_rows(s),
+        *(
+            _decode(s, batch, keys, variant, cache)
+            for batch, keys in ((s.batch, s.context), (1, s.long_context))
+            for variant, cache in (("", None), (" int8 cache", INT8), (" fp8 cache", FP8))
+        ),
+        *(_prefill(s, tokens) for tokens in s.prompts),
+        *(_int4(s, 1, columns, form) for form in ("triton", "cuda") for columns in (s.layer.hidden, s.layer.ffn)),
+        *(_int4(s, rows, s.layer.ffn, "triton") for rows in (s.batch, s.gemm_rows)),
+        *(_scaled(s, rows, kind) for rows in (s.batch, s.gemm_rows) for kind in (INT8, FP8)),
+    ]
+
+
+def _rms_norm(s: Sizes, h: int) -> Measured:
+    T, b = s.rows, s.dtypes[0].itemsize
+    return Measured(
+        "norm.rms_norm",
+        f"{T} x {h}",
+        lambda draw: draw.rms_norm(T, h),
+        Work(2 * T * h * b, 4 * T * h, "2 T h b bytes, 4 T h FLOPs"),
+        Peer("F.rms_norm", peers.rms_norm),
+        Target(share=0.85),
+    )
+
+
+def _rows(s: Sizes) -> list[Measured]:
+    """The other operations on rows."""
+    c, T, b = s.layer, s.rows, s.dtypes[0].itemsize
+    h, f, H, K, d, S, V = c.hidden, c.ffn, c.heads, c.kv_heads, c.head_dim, s.batch, c.vocab
+    return [
         Measured(
-            "norm.rms_norm", "", f"{T} x {width}", "2 T h b bytes, 4 T h FLOPs", 2 * T * width * b, 4 * T * width,
-            lambda draw, width=width: draw.rms_norm(T, width), ("F.rms_norm", peers.rms_norm), Target(share=0.85),
-        )
-        for width in (h, 2 * h)
-    ]  # fmt: skip
-    found += [
-        Measured(
-            "norm.add_rms_norm", "", f"{T} x {h}", "4 T h b bytes, 5 T h FLOPs", 4 * T * h * b, 5 * T * h,
-            lambda draw: draw.add_rms_norm(T, h), ("add_, F.rms_norm", peers.add_rms_norm),
+            "norm.add_rms_norm",
+            f"{T} x {h}",
+            lambda draw: draw.add_rms_norm(T, h),
+            Work(4 * T * h * b, 5 * T * h, "4 T h b bytes, 5 T h FLOPs"),
+            Peer("add_, F.rms_norm", peers.add_rms_norm),
         ),
         Measured(
-            "swiglu.swiglu", "", f"{T} x {f}", "3 T f b bytes, 5 T f FLOPs", 3 * T * f * b, 5 * T * f,
-            lambda draw: draw.swiglu(T), ("silu, *", peers.swiglu),
+            "swiglu.swiglu",
+            f"{T} x {f}",
+            lambda draw: draw.swiglu(T),
+            Work(3 * T * f * b, 5 * T * f, "3 T f b bytes, 5 T f FLOPs"),
+            Peer("silu, *", peers.swiglu),
         ),
         Measured(
-            "rope_cache.rope_cache", "", f"{T} tokens, {H}/{K} heads of {d}",
-            "2 T (H + 2 K) d b bytes, 3 T (H + K) d FLOPs", 2 * T * (H + 2 * K) * d * b, 3 * T * (H + K) * d,
+            "rope_cache.rope_cache",
+            f"{T} tokens, {H}/{K} heads of {d}",
             lambda draw: draw.rope_cache(T),
+            Work(2 * T * (H + 2 * K) * d * b, 3 * T * (H + K) * d, "2 T (H + 2 K) d b bytes, 3 T (H + K) d FLOPs"),
         ),
         Measured(
-            "sampling.sample", "", f"{s.batch} x {c.vocab}", "S V (4 + 4) bytes, 33 passes of 5 S V FLOPs",
-            8 * s.batch * c.vocab, 33 * 5 * s.batch * c.vocab,
-            lambda draw: draw.sample(s.batch), ("sort, cumsum, argmax", peers.sample),
+            "sampling.sample",
+            f"{S} x {V}",
+            lambda draw: draw.sample(S),
+            Work(S * V * (4 + 4), 33 * 5 * S * V, "S V (b + 4) bytes of float32 logits, 33 passes of 5 S V FLOPs"),
+            Peer("sort, cumsum, argmax", peers.sample),
         ),
-    ]  # fmt: skip
-    return found + _attention(s) + _matmuls(s)
+    ]
 
 
-def _attention(s: Sizes) -> list[Measured]:
-    c, b = s.layer, s.dtypes[0].itemsize
-    d, H, K = c.head_dim, c.heads, c.kv_heads
-    heads, sdpa = f"{H}/{K} heads of {d}", "SDPA on gathered keys"
-    found = []
-    for batch, n in ((s.batch, s.context), (1, s.long_context)):
-        for variant, cache in (("", None), (" int8 cache", INT8), (" fp8 cache", FP8)):
-            size, scales = (1, 8) if cache else (b, 0)
-            found.append(
-                Measured(
-                    "decode_attention.decode_attention", variant, f"batch {batch} x {n} keys, {heads}",
-                    "S (2 n K d b + 2 H d b) bytes, " + "8 S n K of scales, " * bool(cache) + "4 S n H d FLOPs",
-                    batch * (n * K * (2 * d * size + scales) + 2 * H * d * b), 4 * batch * n * H * d,
-                    lambda draw, batch=batch, n=n, cache=cache: draw.decode_attention([n] * batch, cache),
-                    None if cache else (sdpa, peers.decode_attention),
-                    Target(share=0.8) if batch == s.batch and not cache else Target(),
-                )
-            )  # fmt: skip
-    for n in s.prompts:
-        found.append(
-            Measured(
-                "prefill_attention.prefill_attention", "", f"{n} tokens, {heads}",
-                "2 n (H + K) d b bytes, 4 H d n (n + 1) / 2 FLOPs", 2 * n * (H + K) * d * b, 2 * H * d * n * (n + 1),
-                lambda draw, n=n: draw.prefill_attention([n], [n]), (sdpa, peers.prefill_attention),
-                Target(share=0.6, speed=0.9),
-            )
-        )  # fmt: skip
-    return found
+def _decode(s: Sizes, S: int, n: int, variant: str, cache: torch.dtype | None) -> Measured:
+    H, K, d, b = s.layer.heads, s.layer.kv_heads, s.layer.head_dim, s.dtypes[0].itemsize
+    keys, scales = (2 * n * K * d * cache.itemsize, 8 * n * K) if cache else (2 * n * K * d * b, 0)
+    counted = "S (2 n K d + 8 n K + 2 H d b)" if cache else "S (2 n K d b + 2 H d b)"
+    return Measured(
+        "decode_attention.decode_attention",
+        f"batch {S} x {n} keys, {H}/{K} heads of {d}",
+        lambda draw: draw.decode_attention([n] * S, cache),
+        Work(S * (keys + scales + 2 * H * d * b), 4 * S * n * H * d, f"{counted} bytes, 4 S n H d FLOPs"),
+        None if cache else Peer("SDPA, keys gathered before", peers.decode_attention),
+        Target(share=0.8) if S == s.batch and not cache else Target(),
+        variant,
+    )
 
 
-def _matmuls(s: Sizes) -> list[Measured]:
-    b, g, h, f = s.dtypes[0].itemsize, s.group, s.layer.hidden, s.layer.ffn
-    found = []
-    for form_name, rows, N in (
-        ("triton", 1, h), ("triton", 1, f), ("cuda", 1, h), ("cuda", 1, f), ("triton", s.batch, f),
-        ("triton", s.gemm_rows, f),
-    ):  # fmt: skip
-        found.append(
-            Measured(
-                "int4_matmul.int4_matmul", " CUDA C++" * (form_name == "cuda"), f"{rows} x {h} x {N}, group {g}",
-                "K N (1/2 + (b + 1/2) / g) + T (K + N) b bytes, 2 T K N FLOPs",
-                h * N * (0.5 + (b + 0.5) / g) + rows * (h + N) * b, 2 * rows * h * N,
-                lambda draw, rows=rows, N=N: draw.int4_matmul(rows, h, N), ("F.linear, 16-bit", peers.int4_matmul),
-                Target(share=0.7) if rows == 1 and form_name == "triton" else Target(), form_name,
-            )
-        )  # fmt: skip
-    for rows in (s.batch, s.gemm_rows):
-        for variant, kind, peer in (
-            (" int8", INT8, ("torch._int_mm, no scales", peers.int8_matmul)),
-            (" fp8", FP8, ("torch._scaled_mm", peers.fp8_matmul)),
-        ):
-            found.append(
-                Measured(
-                    "scaled_matmul.scaled_matmul", variant, f"{rows} x {h} x {f}",
-                    "K N + T K + T N b bytes, 2 T K N FLOPs", h * f + rows * h + rows * f * b, 2 * rows * h * f,
-                    lambda draw, rows=rows, kind=kind: draw.scaled_matmul(rows, h, f, kind), peer,
-                )
-            )  # fmt: skip
-    return found
+def _prefill(s: Sizes, n: int) -> Measured:
+    H, K, d, b = s.layer.heads, s.layer.kv_heads, s.layer.head_dim, s.dtypes[0].itemsize
+    return Measured(
+        "prefill_attention.prefill_attention",
+        f"{n} tokens, {H}/{K} heads of {d}",
+        lambda draw: draw.prefill_attention([n], [n]),
+        Work(
+            2 * n * (H + K) * d * b,
+            2 * H * d * n * (n + 1),
+            "2 n (H + K) d b bytes, 4 H d n (n + 1) / 2 FLOPs",
+        ),
+        Peer("SDPA, keys gathered before", peers.prefill_attention),
+        Target(share=0.6, speed=0.9),
+    )
 
 
-def measure(entry: Measured, draw: Draw) -> dict:
-    """Raw samples of the kernel and of its peer. What the peer raises is its result: the kernel's stays."""
-    kernel = form(entry.form, entry.operation)
-    sets = [entry.arguments(draw) for _ in range(sets_needed(entry.bytes, draw.device))]
-    timed = time_calls([lambda each=each: kernel(**each) for each in sets], draw.device)
-    result = {
-        "shape": entry.shape, "counted": entry.counted, "bytes": entry.bytes, "flops": entry.flops, "sets": len(sets),
-        "target": vars(entry.target), **vars(timed), "peer": None,
-    }  # fmt: skip
-    if entry.peer:
-        name, prepare = entry.peer
-        try:
-            peer: Timed | dict = vars(time_calls([prepare(**each) for each in sets], draw.device))
-        except Exception as error:  # whatever PyTorch lacks on this device
-            peer = {"failed": f"{type(error).__name__}: {error}"}
-        result["peer"] = {"name": name} | peer
-    return result
+def _int4(s: Sizes, T: int, N: int, form: str) -> Measured:
+    K, g, b = s.layer.hidden, s.group, s.dtypes[0].itemsize
+    return Measured(
+        "int4_matmul.int4_matmul",
+        f"{T} x {K} x {N}, group {g}",
+        lambda draw: draw.int4_matmul(T, K, N),
+        Work(
+            K * N * (0.5 + (b + 0.5) / g) + T * (K + N) * b,
+            2 * T * K * N,
+            "K N (1/2 + (b + 1/2) / g) + T (K + N) b bytes, 2 T K N FLOPs",
+        ),
+        Peer("F.linear, 16-bit", peers.int4_matmul),
+        Target(share=0.7) if T == 1 and form == "triton" else Target(),
+        " CUDA C++" if form == "cuda" else "",
+        form,
+    )
+
+
+def _scaled(s: Sizes, T: int, kind: torch.dtype) -> Measured:
+    K, N, b = s.layer.hidden, s.layer.ffn, s.dtypes[0].itemsize
+    int8 = kind == INT8
+    return Measured(
+        "scaled_matmul.scaled_matmul",
+        f"{T} x {K} x {N}",
+        lambda draw: draw.scaled_matmul(T, K, N, kind),
+        Work(K * N + T * K + T * N * b, 2 * T * K * N, "K N + T K + T N b bytes, 2 T K N FLOPs"),
+        Peer("_int_mm, no scales", peers.int8_matmul) if int8 else Peer("_scaled_mm", peers.fp8_matmul),
+        variant=" int8" if int8 else " fp8",
+    )

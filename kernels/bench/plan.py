@@ -11,7 +11,8 @@ from course_kernels.bench import ceilings
 from course_kernels.bench.cases import Case, cases
 from course_kernels.bench.check import check
 from course_kernels.bench.inputs import Draw
-from course_kernels.bench.measured import Measured, measure, measured
+from course_kernels.bench.measure import measure
+from course_kernels.bench.measured import Measured, measured
 from course_kernels.bench.model import ENGINES, measure_model, same_tokens
 from course_kernels.bench.runner import Entry, Skipped
 from course_kernels.bench.sizes import FULL, SMALL, Sizes
@@ -37,7 +38,7 @@ def plan(small: bool, seed: int) -> list[Entry]:
             for case in cases(s)
             for dtype in s.dtypes
         ),
-        Entry("checks", "model, float32: tokens of triton and torch", partial(same_tokens, s, device, seed)),
+        Entry("checks", "model tokens: triton = torch, float32", partial(same_tokens, s, device, seed)),
         *(Entry("kernels", each.name, partial(measure_one, each)) for each in measured(s)),
         *(Entry("model", engine, partial(model_one, engine)) for engine in ENGINES),
     ]
@@ -48,18 +49,23 @@ def short(dtype: torch.dtype) -> str:
 
 
 def _check(s: Sizes, device: str, seed: int, dtype: torch.dtype, case: Case) -> dict:
-    _needs_gpu(case.form, device)
+    _require(case.form, device)
     return check(case, Draw(s, dtype, device, seed))
 
 
 def _measure(s: Sizes, device: str, seed: int, each: Measured) -> dict:
-    _needs_gpu(each.form, device)
+    _require(each.form, device)
     return measure(each, Draw(s, s.dtypes[0], device, seed))
 
 
-def _needs_gpu(form: str, device: str) -> None:
+def _require(form: str, device: str) -> None:
     if form == "cuda" and device == "cpu":
         raise Skipped("CUDA C++ has no interpreter")
+    if form == "cuda":
+        from course_kernels.cuda import nvrtc  # Triton comes with it
+
+        if nvrtc.nvrtc is None:
+            raise Skipped("the package cuda-bindings is missing, so no CUDA C++ can be compiled")
 
 
 def _model(s: Sizes, device: str, seed: int, engine: str) -> dict:
