@@ -10,6 +10,8 @@ A process that compiles cannot interpret, so there the call goes to a child proc
 
 from __future__ import annotations
 
+import atexit
+import importlib
 import os
 import pickle
 import subprocess
@@ -17,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -54,7 +57,8 @@ def trace(call: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Access]:
     """Run call(*args, **kwargs) in the interpreter; what its kernels touched, program after program.
 
     Where this process compiles kernels, a child process runs the call on copies on the CPU, so `call` must be a
-    function that can be imported. Raises KernelError for bad arguments and for an address outside of every tensor.
+    function that can be imported (CourseError says so). Raises KernelError for bad arguments and for an address
+    outside of every tensor.
     """
     from course_kernels.launch import INTERPRETED  # not above: figures use Access where there is no Triton
 
@@ -152,18 +156,22 @@ def _elements(addresses: np.ndarray, tensor: Tensor) -> tuple[np.ndarray, np.nda
 
 
 def _trace_in_child(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Access]:
+    if call.__module__ == "__main__" or "<" in call.__qualname__:
+        raise CourseError(
+            f"{call.__qualname__} cannot be traced here: this process compiles kernels, and another one, which "
+            "interprets, can only import it from a module"
+        )
     args = tuple(_to_cpu(value) for value in args)
     kwargs = {name: _to_cpu(value) for name, value in kwargs.items()}
-    done = subprocess.run(
-        [sys.executable, "-c", f"from {__name__} import _answer; _answer()"],
-        input=pickle.dumps((call.__module__, call.__qualname__, args, kwargs)),
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-    )
-    if done.returncode:
-        raise CourseError(f"the process that traces {call.__qualname__} failed: {done.stderr.decode().strip()[-300:]}")
-    answer = pickle.loads(done.stdout)
-    if isinstance(answer, CourseError):
+    child = _child()
+    try:
+        pickle.dump((call.__module__, call.__qualname__, args, kwargs), child.stdin)
+        child.stdin.flush()
+        answer = pickle.load(child.stdout)
+    except (EOFError, BrokenPipeError):
+        _child.cache_clear()
+        raise CourseError(f"the process that traces {call.__qualname__} ended; its last words are on stderr") from None
+    if isinstance(answer, Exception):
         raise answer
     return answer
 
@@ -172,14 +180,33 @@ def _to_cpu(value: Any) -> Any:
     return value.cpu() if isinstance(value, Tensor) else value
 
 
-def _answer() -> None:
-    """The child: a pickled call on stdin, its accesses or its CourseError on stdout."""
-    import importlib
+@cache
+def _child() -> subprocess.Popen[bytes]:
+    """A process that interprets; it serves all traces of this one and ends with it."""
+    command = [sys.executable, "-c", f"from {__name__} import _answer; _answer()"]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
-    module, name, args, kwargs = pickle.load(sys.stdin.buffer)
+    @atexit.register
+    def end() -> None:
+        child.stdin.close()
+        child.wait()
+
+    return child
+
+
+def _answer() -> None:
+    """The child: pickled calls on stdin, for each its accesses or its error on stdout, until stdin closes."""
     torch.set_num_threads(1)
-    try:
-        answer: Any = trace(getattr(importlib.import_module(module), name), *args, **kwargs)
-    except CourseError as error:
-        answer = error
-    sys.stdout.buffer.write(pickle.dumps(answer))
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr  # what a kernel prints is no answer
+    while True:
+        try:
+            module, name, args, kwargs = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer: Any = trace(getattr(importlib.import_module(module), name), *args, **kwargs)
+        except Exception as error:
+            answer = error
+        pickle.dump(answer, answers)
+        answers.flush()
