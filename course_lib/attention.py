@@ -83,7 +83,7 @@ def segments(batch: Batch) -> list[Segment]:
 def attend(query: Tensor, layer: int, cache: KVCache, pieces: list[Segment], window: int | None) -> Tensor:
     """Attention of query [T, H, d] over what the cache holds for each sequence, new tokens included. Returns [T, H, d].
 
-    Backend: `torch.nn.functional.scaled_dot_product_attention`, which keeps its softmax in float32.
+    By `torch.nn.functional.scaled_dot_product_attention`, which keeps its softmax in float32.
     """
     outputs = [_attend_segment(query, layer, cache, piece, window) for piece in pieces]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
