@@ -146,13 +146,15 @@ class Result:
 
 
 def describe(problem: Problem, args: Sequence[Any]) -> str:
-    """The call as text, with tensors by type and shape and configurations by their letters."""
+    """The call as text: tensors by type and shape, a few integers by value, configurations by their letters."""
     inside = ", ".join(f"{name}={_short(arg)}" for name, arg in zip(problem.arguments, args, strict=True))
     return f"{problem.name}({inside})"
 
 
 def _short(value: Any) -> str:
     match value:
+        case Tensor() if value.dim() == 1 and len(value) <= 4 and not value.is_floating_point():
+            return str(value.tolist())
         case Tensor():
             return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
         case ModelConfig(layers=L, hidden=h, heads=H, kv_heads=K, head_dim=d, ffn=f, vocab=V):

@@ -8,7 +8,7 @@ import torch
 
 from course_lib.checks import CheckFailed, check
 from course_lib.checks.compare import compare
-from course_lib.checks.core import Case, Mistake, Play, Problem
+from course_lib.checks.core import Case, Mistake, Play, Problem, describe
 from course_lib.checks.ex01_counts import linear_flops
 from course_lib.checks.ex02_mask import causal_mask, positions
 from course_lib.checks.run import local_call, run
@@ -43,6 +43,13 @@ def test_pass_says_public_and_no_more(capsys):
 )
 def test_questions_come_in_order(function, stage):
     assert message("02.causal_mask", function).splitlines()[1].strip().startswith(stage)
+
+
+def test_a_call_shows_few_integers_by_value():
+    """One works a case out by hand with its block table or the ends of its windows; other tensors are too long."""
+    problem = Problem("f", ("x", "table", "long"), len, list, list, ())
+    args = torch.ones(2, 3), torch.tensor([2, 0, 1], dtype=torch.int32), torch.arange(9)
+    assert describe(problem, args) == "f(x=float32[2, 3], table=[2, 0, 1], long=int64[9])"
 
 
 def test_failure_is_short_and_shows_the_first_difference():
