@@ -16,6 +16,7 @@ from course_kernels.triton.decode_attention import decode_attention
 from course_kernels.triton.int4_matmul import int4_matmul
 from course_kernels.triton.norm import add_rms_norm, rms_norm
 from course_kernels.triton.prefill_attention import prefill_attention
+from course_kernels.triton.quantize import quantize_per_token
 from course_kernels.triton.rope_cache import rope_cache
 from course_kernels.triton.sampling import sample
 from course_kernels.triton.scaled_matmul import scaled_matmul
@@ -48,15 +49,22 @@ def _add_norm(dtype: torch.dtype) -> None:
     add_rms_norm(x, x, _empty(HIDDEN, dtype=dtype), 1e-6)
 
 
-def _rope(heads: int, kv_heads: int, normed: bool) -> Callable[[torch.dtype], None]:
+def _rope(
+    heads: int, kv_heads: int, normed: bool = False, cache: torch.dtype | None = None
+) -> Callable[[torch.dtype], None]:
     def call(dtype: torch.dtype) -> None:
         qkv = _empty(64, heads + 2 * kv_heads, D, dtype=dtype).split((heads, kv_heads, kv_heads), dim=1)
         angles = _empty(64, D // 2, dtype=FLOAT32)
-        store, slots = _empty(BLOCKS * BLOCK_SIZE, kv_heads, D, dtype=dtype), _empty(64, dtype=torch.int64)
+        store, slots = _empty(BLOCKS * BLOCK_SIZE, kv_heads, D, dtype=cache or dtype), _empty(64, dtype=torch.int64)
         norms = (_empty(D, dtype=dtype), _empty(D, dtype=dtype), 1e-6) if normed else ()
-        rope_cache(*qkv, angles, angles, store, store, slots, *norms)
+        rope_cache(*qkv, angles, angles, store, store, slots, *norms, **_scales(cache, kv_heads))
 
     return call
+
+
+def _scales(cache: torch.dtype | None, kv_heads: int) -> dict[str, Tensor]:
+    scale = _empty(BLOCKS, kv_heads, BLOCK_SIZE, dtype=FLOAT32)
+    return {} if cache is None else {"key_scales": scale, "value_scales": scale}
 
 
 def _attention(
@@ -68,10 +76,9 @@ def _attention(
 
     def call(dtype: torch.dtype) -> None:
         store = _empty(BLOCKS, BLOCK_SIZE, kv_heads, d, dtype=cache or dtype)
-        scale = _empty(BLOCKS, kv_heads, BLOCK_SIZE, dtype=FLOAT32)
         query, tables = _empty(tokens, heads, d, dtype=dtype), _empty(sequences, TABLE, dtype=INT32)
         lengths, bounds = _empty(sequences, dtype=INT32), _empty(sequences + 1, dtype=INT32)
-        scales = {"key_scales": scale, "value_scales": scale} if cache else {}
+        scales = _scales(cache, kv_heads)
         if tokens == sequences:
             decode_attention(query, store, store, tables, lengths, window=window, **scales)
         else:
@@ -87,6 +94,10 @@ def _int4(tokens: int) -> Callable[[torch.dtype], None]:
         int4_matmul(_empty(tokens, HIDDEN, dtype=dtype), weight, scales, zeros)
 
     return call
+
+
+def _quantize(kind: torch.dtype) -> Callable[[torch.dtype], object]:
+    return lambda dtype: quantize_per_token(_empty(64, HIDDEN, dtype=dtype), kind)
 
 
 def _scaled(tokens: int, kind: torch.dtype) -> Callable[[torch.dtype], None]:
@@ -109,8 +120,10 @@ LAUNCHES = {
     "rms_norm": Launch(TOKENS, _norm),
     "add_rms_norm": Launch(TOKENS, _add_norm),
     "swiglu": Launch(TOKENS, lambda dtype: swiglu(_empty(64, 2 * FFN, dtype=dtype))),
-    "rope_cache": Launch(TOKENS, _rope(HEADS, KV_HEADS, normed=False)),
+    "rope_cache": Launch(TOKENS, _rope(HEADS, KV_HEADS)),
     "rope_cache norm": Launch(f"{TOKENS}, 16/8 heads (Qwen3-0.6B)", _rope(16, 8, normed=True)),
+    "rope_cache int8": Launch(f"{TOKENS}, int8 cache", _rope(HEADS, KV_HEADS, cache=INT8)),
+    "rope_cache fp8": Launch(f"{TOKENS}, fp8 cache", _rope(HEADS, KV_HEADS, cache=FP8)),
     "prefill_attention": Launch(PROMPTS, _attention(2048, 4)),
     "prefill_attention window": Launch(f"{PROMPTS}, window 1,024", _attention(2048, 4, window=1024)),
     "prefill_attention int8": Launch(f"{PROMPTS}, int8 cache", _attention(2048, 4, cache=INT8)),
@@ -123,6 +136,8 @@ LAUNCHES = {
     "int4_matmul 1 row": Launch(f"{WEIGHT}, group 128", _int4(1)),
     "int4_matmul 32 rows": Launch(f"{WEIGHT}, group 128", _int4(32)),
     "int4_matmul 2048 rows": Launch(f"{WEIGHT}, group 128", _int4(2048)),
+    "quantize_per_token int8": Launch(f"{TOKENS}, hidden 4096", _quantize(INT8)),
+    "quantize_per_token fp8": Launch(f"{TOKENS}, hidden 4096", _quantize(FP8)),
     "scaled_matmul int8 1 row": Launch(WEIGHT, _scaled(1, INT8)),
     "scaled_matmul int8 2048 rows": Launch(WEIGHT, _scaled(2048, INT8)),
     "scaled_matmul fp8 1 row": Launch(WEIGHT, _scaled(1, FP8)),

@@ -28,9 +28,31 @@ def convert(x, dtype: tl.constexpr):
         return x.to(dtype)
 
 
+@triton.jit
+def to_bits(x):
+    """The bits, as uint8, of the e4m3 number that is nearest to x (float32, |x| up to 448), of two the even one.
+
+    2^-120 times x has in float32 the exponent field that x has in e4m3 (the biases are 127 and 7), subnormal numbers
+    included, and the mantissas begin with the same three bits. So 20 bits are rounded off; a carry is right as it is.
+    A subnormal product is itself rounded, by at most 2^-21 of the distance of two e4m3 numbers.
+    """
+    bits = (x * 2.0**-120).to(tl.int32, bitcast=True)
+    magnitude = bits & 0x7FFFFFFF
+    rounded = (magnitude + 0x7FFFF + (magnitude >> 20 & 1)) >> 20
+    return (rounded | (bits >> 24 & 0x80)).to(tl.uint8)
+
+
 def readable(store: Tensor) -> Tensor:
     """The store as the kernels read it: float8_e4m3fn as bytes where the GPU cannot convert it."""
     return store.view(torch.uint8) if store.dtype == torch.float8_e4m3fn and not has_fp8() else store
+
+
+def writable(store: Tensor) -> Tensor:
+    """The store as the kernels write it: float8_e4m3fn as bytes where the conversion to it is `to_bits`.
+
+    The interpreter is one of these places: its own conversion does not round to nearest.
+    """
+    return store.view(torch.uint8) if store.dtype == torch.float8_e4m3fn and (INTERPRETED or not has_fp8()) else store
 
 
 def has_fp8() -> bool:

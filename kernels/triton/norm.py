@@ -69,17 +69,24 @@ def _launch(operation: str, x: Tensor, residual: Tensor | None, weight: Tensor, 
         tensors["residual"] = (residual, "T h", x.dtype)
     size = check(operation, **tensors)
     rows, h = size["T"], size["h"]
-    if h > LONGEST_ROW:
-        raise KernelError(f"{operation}: rows have {h} elements and at most {LONGEST_ROW} fit; use the torch backend")
+    tile = row_tile(operation, h)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if rows == 0:
         return y
-    block = triton.next_power_of_2(h)
-    rows_each = max(1, TILE // block)
     other = x if residual is None else residual
-    _rms_norm[(triton.cdiv(rows, rows_each),)](
+    _rms_norm[(triton.cdiv(rows, tile["ROWS"]),)](
         x, other, weight, y, rows, h, x.stride(0), other.stride(0), eps,
-        ADD=residual is not None, ROWS=rows_each, BLOCK=block,
-        num_warps=min(16, rows_each * block // (32 * THREAD)),
+        ADD=residual is not None, **tile,
     )  # fmt: skip
     return y
+
+
+def row_tile(operation: str, width: int) -> dict[str, int]:
+    """ROWS, BLOCK and num_warps of a program that holds whole rows of `width` elements. Raises KernelError."""
+    if width > LONGEST_ROW:
+        raise KernelError(
+            f"{operation}: rows have {width} elements and at most {LONGEST_ROW} fit; use the torch backend"
+        )
+    block = triton.next_power_of_2(width)
+    rows = max(1, TILE // block)
+    return {"ROWS": rows, "BLOCK": block, "num_warps": min(16, rows * block // (32 * THREAD))}

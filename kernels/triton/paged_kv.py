@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from course_kernels.launch import EIGHT_BIT, FLOATS, KernelError, check, check_block_size, check_head_dim
+from course_kernels.launch import EIGHT_BIT, FLOATS, KernelError, Spec, check, check_block_size, check_head_dim
 from course_kernels.triton.fp8 import convert
 
 LOG2_E = 1.4426950408889634
@@ -93,6 +93,23 @@ def empty_state(ROWS: tl.constexpr, D: tl.constexpr):
     return peak, tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, D], tl.float32)
 
 
+def scale_specs(
+    operation: str, cache: torch.dtype, key_scales: Tensor | None, value_scales: Tensor | None
+) -> dict[str, Spec]:
+    """Specs of the scales for `launch.check`. Raises KernelError unless an 8-bit cache, and no other, has them."""
+    specs = {}
+    for name, scales in {"key_scales": key_scales, "value_scales": value_scales}.items():
+        if cache in EIGHT_BIT and scales is None:
+            raise KernelError(f"{operation}: the cache has 8 bits and {name} are missing; give one per token and head")
+        if cache not in EIGHT_BIT and scales is not None:
+            raise KernelError(f"{operation}: {name} are given, which only a cache of int8 or float8_e4m3fn has")
+        if scales is not None:
+            if not scales.is_contiguous():
+                raise KernelError(f"{operation}: key_scales and value_scales must be contiguous; call .contiguous()")
+            specs[name] = (scales, "blocks K P", torch.float32)
+    return specs
+
+
 def check_paged(
     operation: str, rows: str, query: Tensor, keys: Tensor, values: Tensor, block_tables: Tensor, context_lens: Tensor,
     window: int | None, key_scales: Tensor | None, value_scales: Tensor | None, **more: tuple[Tensor, str, torch.dtype],
@@ -101,8 +118,7 @@ def check_paged(
 
     rows: the name of query's first dimension. more: further specs for `launch.check`. Raises KernelError.
     """
-    quantised = keys.dtype in EIGHT_BIT
-    dtype = keys.dtype if quantised else query.dtype
+    dtype = keys.dtype if keys.dtype in EIGHT_BIT else query.dtype
     specs = {
         "query": (query, f"{rows} H d", FLOATS),
         "keys": (keys, "blocks P K d", dtype),
@@ -110,16 +126,8 @@ def check_paged(
         "block_tables": (block_tables, "S N", torch.int32),
         "context_lens": (context_lens, "S", torch.int32),
     }
-    for name, scales in {"key_scales": key_scales, "value_scales": value_scales}.items():
-        if quantised and scales is None:
-            raise KernelError(f"{operation}: the cache has 8 bits and {name} are missing; give one per token and head")
-        if not quantised and scales is not None:
-            raise KernelError(f"{operation}: {name} are given, which only a cache of int8 or float8_e4m3fn has")
-        if quantised:
-            specs[name] = (scales, "blocks K P", torch.float32)
+    specs |= scale_specs(operation, keys.dtype, key_scales, value_scales)
     size = check(operation, **specs, **more)
-    if quantised and not (key_scales.is_contiguous() and value_scales.is_contiguous()):
-        raise KernelError(f"{operation}: key_scales and value_scales must be contiguous; call .contiguous()")
     check_head_dim(operation, size["d"])
     check_block_size(operation, size["P"])
     if size["H"] % size["K"]:
