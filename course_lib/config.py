@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from course_lib.errors import ModelError
+from course_lib.mla_shape import MlaShape
 
 ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "DeepseekV2ForCausalLM": "deepseek_v2",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
 }
 GGUF_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -32,6 +35,8 @@ class ModelConfig:
     """Everything that fixes a decoder's shape. Letters in brackets are those of the course's formulas.
 
     `head_dim` is stored, never derived as hidden / heads: Qwen3-32B has 64 heads of 128 on a hidden size of 5120.
+    Attention is multi-head (K = H), grouped-query (K < H) or multi-query (K = 1); with `mla` it is latent attention,
+    whose plain form has a key and a value for each head: K = H, d = qk_nope_head_dim + qk_rope_head_dim.
     """
 
     architecture: str
@@ -49,6 +54,7 @@ class ModelConfig:
     windows: tuple[int | None, ...] = ()  # sliding window of each layer, None = full attention
     qkv_bias: bool = False
     qk_norm: bool = False
+    mla: MlaShape | None = None
     tied_embeddings: bool = False
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
@@ -60,25 +66,43 @@ class ModelConfig:
             raise ModelError(f"{len(self.windows)} attention windows were given for {self.layers} layers")
         if self.heads % self.kv_heads:
             raise ModelError(f"{self.heads} query heads cannot share {self.kv_heads} KV heads evenly")
+        if self.mla:
+            wanted = dict(kv_heads=self.heads, head_dim=self.mla.qk_head_dim, qkv_bias=False, qk_norm=False)
+            for name, value in (wanted | dict(windows=(None,) * self.layers)).items():
+                if getattr(self, name) != value:
+                    raise ModelError(f"with latent attention {name} must be {value}, not {getattr(self, name)}")
 
     @property
     def group(self) -> int:
         """Query heads that share one KV head, H / K."""
         return self.heads // self.kv_heads
 
+    @property
+    def rope_dim(self) -> int:
+        """Elements of a head that RoPE rotates: all, or with latent attention the part made for it."""
+        return self.mla.qk_rope_head_dim if self.mla else self.head_dim
+
+    @property
+    def kv_entry(self) -> tuple[int, int, int]:
+        """What a token leaves in the cache of one layer, see `kv_entry`."""
+        return kv_entry(self.kv_heads, self.head_dim, self.mla)
+
     def kv_bytes_per_token(self, bytes_per_element: float = 2) -> float:
-        """2 * L * K * d * b: one key and one value vector per layer and KV head (arXiv 2309.06180, section 3)."""
-        return kv_bytes_per_token(self.layers, self.kv_heads, self.head_dim, bytes_per_element)
+        """See `kv_bytes_per_token`."""
+        return kv_bytes_per_token(self.layers, self.kv_heads, self.head_dim, bytes_per_element, self.mla)
 
     def block_parameters(self) -> int:
         """Weights of all blocks' matrices and biases, without norms: the part each token multiplies with."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = self.hidden * (q + 2 * kv) + q * self.hidden + (q + 2 * kv if self.qkv_bias else 0)
+        if self.mla:
+            attention = self.mla.matrix_parameters(self.hidden, self.heads)
         return self.layers * (attention + 3 * self.hidden * self.ffn)
 
     def parameters(self) -> int:
         """All trained numbers: blocks, norms, embedding and, when not tied, the output head."""
-        norms = self.layers * (2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)) + self.hidden
+        in_attention = self.mla.norm_parameters() if self.mla else 2 * self.head_dim if self.qk_norm else 0
+        norms = self.layers * (2 * self.hidden + in_attention) + self.hidden
         tables = self.vocab * self.hidden * (1 if self.tied_embeddings else 2)
         return self.block_parameters() + norms + tables
 
@@ -101,13 +125,15 @@ class ModelConfig:
         # transformers 5 nests the RoPE settings, earlier versions keep them at the top level.
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         eos = config.get("eos_token_id")
+        mla = _hf_mla(need, config, source) if arch.startswith("deepseek") else None
         return cls(
             architecture=arch,
             layers=layers,
             hidden=hidden,
             heads=heads,
             kv_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or hidden // heads,
+            # DeepSeek's entry is the width of RoPE alone.
+            head_dim=mla.qk_head_dim if mla else config.get("head_dim") or hidden // heads,
             ffn=need("intermediate_size"),
             vocab=need("vocab_size"),
             context=need("max_position_embeddings"),
@@ -117,6 +143,7 @@ class ModelConfig:
             windows=_hf_windows(config, arch, layers),
             qkv_bias=arch == "qwen2" or bool(config.get("attention_bias")),
             qk_norm=arch == "qwen3",
+            mla=mla,
             tied_embeddings=bool(config.get("tie_word_embeddings", False)),
             bos_id=config.get("bos_token_id"),
             eos_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
@@ -165,9 +192,39 @@ class ModelConfig:
         )
 
 
-def kv_bytes_per_token(layers: int, kv_heads: int, head_dim: int, bytes_per_element: float) -> float:
-    """2 * L * K * d * b, in bytes. K counts KV heads, not query heads."""
-    return 2 * layers * kv_heads * head_dim * bytes_per_element
+def kv_entry(kv_heads: int | None, head_dim: int | None, mla: MlaShape | None) -> tuple[int, int, int]:
+    """What a token leaves in the cache of one layer: (heads, elements of a key, elements of a value).
+
+    (K, d, d), where K counts KV heads, not query heads. With latent attention (1, r + p, 0): one entry for all heads,
+    and its first r elements are the value too.
+    """
+    return (1, mla.entry, 0) if mla else (kv_heads, head_dim, head_dim)
+
+
+def kv_bytes_per_token(
+    layers: int, kv_heads: int | None, head_dim: int | None, bytes_per_element: float, mla: MlaShape | None = None
+) -> float:
+    """Cache bytes of one token: 2 * L * K * d * b (arXiv 2309.06180, section 3).
+
+    With latent attention, which needs neither K nor d, L * (r + p) * b (arXiv 2405.04434, Table 1).
+    """
+    heads, key, value = kv_entry(kv_heads, head_dim, mla)
+    return layers * heads * (key + value) * bytes_per_element
+
+
+def _hf_mla(need: Callable[[str], Any], config: Mapping[str, Any], source: str) -> MlaShape:
+    """DeepSeek's latent attention. Raises ModelError where the model is more than dense layers without biases."""
+    if config.get("n_routed_experts") and config.get("first_k_dense_replace", 0) < need("num_hidden_layers"):
+        raise ModelError(f"{source}: mixtures of experts are not supported; DeepSeek models run with dense layers only")
+    if config.get("attention_bias"):
+        raise ModelError(f"{source}: latent attention with biases (attention_bias) is not supported")
+    return MlaShape(
+        kv_lora_rank=need("kv_lora_rank"),
+        q_lora_rank=config.get("q_lora_rank"),
+        qk_nope_head_dim=need("qk_nope_head_dim"),
+        qk_rope_head_dim=need("qk_rope_head_dim"),
+        v_head_dim=need("v_head_dim"),
+    )
 
 
 def _hf_rope_scaling(rope: Mapping[str, Any], source: str) -> Llama3Scaling | None:

@@ -18,7 +18,7 @@ class Rope(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        d = config.head_dim
+        d = config.rope_dim
         self.frequencies = config.rope_theta ** (-torch.arange(0, d, 2, dtype=torch.float64, device="cpu") / d)
         if config.rope_scaling:
             self.frequencies = _llama3_frequencies(self.frequencies, config.rope_scaling)

@@ -3,6 +3,7 @@
 import pytest
 
 from course_lib import facts
+from course_lib.config import ModelConfig
 from course_lib.errors import CourseError, ModelError
 
 # Bytes per token in 16 bits: 2 * L * K * d * 2, or L * (512 + 64) * 2 for DeepSeek. Qwen3-8B has the cache of Qwen3-4B.
@@ -39,6 +40,32 @@ PARAMETERS = {
 @pytest.mark.parametrize(("name", "want"), KV_PER_TOKEN.items())
 def test_kv_bytes_per_token(name, want):
     assert facts.model(name).kv_bytes_per_token() == want
+
+
+def test_one_formula_counts_the_cache_of_every_model():
+    """`ModelConfig`, from which the engine reserves, and `ModelShape` agree; with latent attention K and d are its."""
+    mixtures = 0
+    for shape in facts.models().values():
+        if shape.architecture:
+            assert shape.config.kv_bytes_per_token(1) == shape.kv_bytes_per_token(1) > 0, shape.name
+            continue
+        mixtures += 1  # no `ModelConfig` runs them, but their attention is one that it knows
+        dense = dict(layers=shape.layers, hidden=shape.hidden, heads=shape.heads, ffn=1, vocab=1, context=1)
+        heads, d = (shape.heads, shape.mla.qk_head_dim) if shape.mla else (shape.kv_heads, shape.head_dim)
+        config = ModelConfig(architecture="any", kv_heads=heads, head_dim=d, mla=shape.mla, **dense)
+        assert config.kv_bytes_per_token(1) == shape.kv_bytes_per_token(1) > 0, shape.name
+    assert mixtures == 5
+
+
+def test_latent_attention_is_stored_once_for_all_heads():
+    """13: 512 + 64 elements, where 128 heads of 192 for the key and 128 for the value would be 40,960."""
+    v3 = facts.model("DeepSeek-V3")
+    assert v3.mla.entry == 576 and v3.mla.qk_head_dim == 192
+    assert v3.kv_bytes_per_token(1) == 61 * 576
+    # Queries down and up, the entry, keys and values up, the output.
+    assert v3.mla.matrix_parameters(7168, 128) == (
+        7168 * 1536 + 1536 * 24_576 + 7168 * 576 + 512 * 32_768 + 16_384 * 7168
+    )
 
 
 def test_kv_bytes_of_32768_tokens_at_32_layers_8_kv_heads():

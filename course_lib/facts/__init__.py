@@ -16,6 +16,7 @@ from typing import Any
 
 from course_lib.config import ModelConfig, kv_bytes_per_token
 from course_lib.errors import CourseError, ModelError
+from course_lib.mla_shape import MlaShape
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,7 @@ class ModelShape:
     qkv_bias: bool = False
     qk_norm: bool = False
     norms_per_layer: int = 2
-    kv_lora_rank: int | None = None  # latent attention (MLA)
-    qk_rope_head_dim: int | None = None
+    mla: MlaShape | None = None  # latent attention
     experts: int | None = None
     experts_per_token: int | None = None
     total_params: int | None = None  # published total where the shape alone does not give it
@@ -95,14 +95,8 @@ class ModelShape:
         return tuple(self.windows[layer % len(self.windows)] for layer in range(self.layers))
 
     def kv_bytes_per_token(self, bytes_per_element: float = 2) -> float:
-        """Cache bytes that one token adds while it is inside every window, over all layers.
-
-        2 * L * K * d * b (arXiv 2309.06180, section 3), or L * (rank + RoPE part) * b with latent attention: one
-        latent vector for all heads instead of keys and values (arXiv 2405.04434, Table 1).
-        """
-        if self.kv_lora_rank is not None:
-            return self.layers * (self.kv_lora_rank + self.qk_rope_head_dim) * bytes_per_element
-        return kv_bytes_per_token(self.layers, self.kv_heads, self.head_dim, bytes_per_element)
+        """Cache bytes that one token adds while it is inside every window, over all layers; the engine's formula."""
+        return kv_bytes_per_token(self.layers, self.kv_heads, self.head_dim, bytes_per_element, self.mla)
 
     def kv_bytes(
         self, tokens: int, batch: int = 1, bytes_per_element: float = 2, ignore_windows: bool = False
@@ -154,6 +148,7 @@ def models() -> Mapping[str, ModelShape]:
         known = dict(entry, total_params=entry.get("params"), sources=_sources(entry, data))
         known.pop("params", None)
         known["windows"] = tuple(entry.get("windows", (None,)))
+        known["mla"] = MlaShape(**entry["mla"]) if "mla" in entry else None
         shapes[entry["name"]] = ModelShape(**known)
     return shapes
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from course_lib.config import ModelConfig, kv_bytes_per_token
+from course_lib.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def pass_cost(
             pairs += layers * count * (visible_pairs(c + n, window) - visible_pairs(c, window))
             # The first new token sees most of the cache: all of it, or the W - 1 positions before its own.
             keys += layers * count * (c if window is None else min(c, window - 1))
-    kv_of_layer = kv_bytes_per_token(1, config.kv_heads, config.head_dim, bytes_per_kv)
+    kv_of_layer = config.kv_bytes_per_token(bytes_per_kv) / config.layers
     return PassCost(
         tokens=tokens,
         linear_flops=2 * block_matrix_params(config) * tokens,
