@@ -12,8 +12,8 @@ from course_kernels.bench.inputs import Arguments, Draw
 from course_kernels.bench.sizes import Sizes
 
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
-CACHES = {"": None, " int8 cache": INT8, " fp8 cache": FP8}
 KINDS = {" int8": INT8, " fp8": FP8}
+CACHES = {"": None, " int8 cache": INT8, " fp8 cache": FP8}
 
 
 def form(name: str, operation: str) -> Callable:
@@ -60,6 +60,25 @@ def cases(s: Sizes) -> list[Case]:
         Case("swiglu.swiglu", "", lambda draw: draw.swiglu(s.rows), 1),
         Case("rope_cache.rope_cache", "", lambda draw: draw.rope_cache(s.rows, padding=True), 2, store),
         Case("rope_cache.rope_cache", " norm", lambda draw: draw.rope_cache(s.rows, True, True), 2, store),
+        *(
+            Case(
+                "rope_cache.rope_cache",
+                f" norm{variant} cache",
+                lambda draw, kind=kind: draw.rope_cache(s.rows, True, True, kind),
+                2,
+                (*store, "key_scales", "value_scales"),
+            )
+            for variant, kind in KINDS.items()
+        ),
+        *(
+            Case(
+                "quantize.quantize_per_token",
+                variant,
+                lambda draw, kind=kind: draw.quantize_per_token(s.rows, h, kind),
+                1,
+            )
+            for variant, kind in KINDS.items()
+        ),
         *(
             Case(
                 "prefill_attention.prefill_attention",

@@ -25,7 +25,9 @@ def check(case: Case, draw: Draw) -> dict:
     with poisoned():
         got = kernel(**arguments)
     want = reference(**wide)
-    pairs = [(got, want), *((arguments[name], wide[name]) for name in case.writes)]
+    if isinstance(got, Tensor):
+        got, want = (got,), (want,)
+    pairs = [*zip(got, want, strict=True), *((arguments[name], wide[name]) for name in case.writes)]
     found = [errors(*pair) for pair in pairs]
     bounds = [allowed(output.dtype, case.units) for output, _ in pairs]
     worst = max(range(len(pairs)), key=lambda i: found[i][0] - bounds[i])
@@ -40,7 +42,7 @@ def check(case: Case, draw: Draw) -> dict:
 def widen(value: Any) -> Any:
     """Floating-point numbers of 16 and 32 bits, and such a dtype, in float64; a copy of any other tensor."""
     if isinstance(value, torch.dtype):
-        return torch.float64
+        return torch.float64 if value.is_floating_point and value.itemsize > 1 else value
     if not isinstance(value, Tensor):
         return value
     return value.double() if value.is_floating_point() and value.itemsize > 1 else value.clone()

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_kernels.bench.paged import build, eight_bit
+from course_kernels.bench.paged import build
 from course_kernels.bench.sizes import Sizes
+from course_kernels.reference.quantize import quantize_per_token
 
 EPS = 1e-6
 BLOCK_SIZE = 16
@@ -42,24 +43,35 @@ class Draw:
     def swiglu(self, rows: int) -> Arguments:
         return {"gate_up": self.normal(rows, 2 * self.layer.ffn)}
 
-    def rope_cache(self, tokens: int, normed: bool = False, padding: bool = False) -> Arguments:
-        """q, k and v are slices of one projection, and the store, full of NaN, has twice as many slots as tokens.
+    def rope_cache(
+        self, tokens: int, normed: bool = False, padding: bool = False, cache: torch.dtype | None = None
+    ) -> Arguments:
+        """q, k and v are slices of one projection; the store has more than twice as many slots as tokens.
 
-        padding: the second token is one, all NaN, whose slot is -1.
+        padding: the second token is one, all NaN, whose slot is -1. Nothing else is NaN but what the store holds.
         """
         heads, kv_heads, d = self.layer.heads, self.layer.kv_heads, self.layer.head_dim
+        blocks = 2 * tokens // BLOCK_SIZE + 1
         qkv = self.normal(tokens, heads + 2 * kv_heads, d)
-        slots = torch.randperm(2 * tokens, generator=self._generator, device=self.device)[:tokens]
+        slots = torch.randperm(blocks * BLOCK_SIZE, generator=self._generator, device=self.device)[:tokens]
         if padding:
             qkv[1], slots[1] = torch.nan, -1
         angles = 1e5 * self.uniform(tokens, d // 2)
         q, k, v = qkv.split((heads, kv_heads, kv_heads), dim=1)
-        keys = torch.full((2 * tokens, kv_heads, d), torch.nan, dtype=self.dtype, device=self.device)
-        norms = {"q_weight": self.normal(d), "k_weight": self.normal(d), "eps": EPS} if normed else {}
-        return {
-            "q": q, "k": k, "v": v, "cos": angles.cos(), "sin": angles.sin(), "keys": keys, "values": keys.clone(),
-            "slots": slots,
-        } | norms  # fmt: skip
+        arguments = {"q": q, "k": k, "v": v, "cos": angles.cos(), "sin": angles.sin(), "slots": slots}
+        for side in ("key", "value"):
+            arguments[f"{side}s"] = self._poison(blocks * BLOCK_SIZE, kv_heads, d, dtype=cache or self.dtype)
+            if cache:
+                arguments[f"{side}_scales"] = self._poison(blocks, kv_heads, BLOCK_SIZE, dtype=torch.float32)
+        if normed:
+            arguments |= {"q_weight": self.normal(d), "k_weight": self.normal(d), "eps": EPS}
+        return arguments
+
+    def _poison(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.full(shape, 99 if dtype == torch.int8 else torch.nan, dtype=dtype, device=self.device)
+
+    def quantize_per_token(self, rows: int, depth: int, kind: torch.dtype) -> Arguments:
+        return {"x": self.normal(rows, depth), "dtype": kind}
 
     def decode_attention(
         self, contexts: Sequence[int], cache: torch.dtype | None = None, window: int | None = None
@@ -96,8 +108,8 @@ class Draw:
         }
 
     def scaled_matmul(self, rows: int, depth: int, columns: int, kind: torch.dtype) -> Arguments:
-        x, x_scales = eight_bit(self.normal(rows, depth, dtype=torch.float32), kind)
-        weight, weight_scales = eight_bit(self.normal(columns, depth, dtype=torch.float32) / depth**0.5, kind)
+        x, x_scales = quantize_per_token(self.normal(rows, depth), kind)
+        weight, weight_scales = quantize_per_token(self.normal(columns, depth) / depth**0.5, kind)
         return {
             "x": x, "weight": weight, "x_scales": x_scales, "weight_scales": weight_scales, "dtype": self.dtype,
         }  # fmt: skip

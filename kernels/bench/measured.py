@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from course_kernels.bench import peers
-from course_kernels.bench.cases import FP8, INT8
+from course_kernels.bench.cases import CACHES, INT8, KINDS
 from course_kernels.bench.inputs import Arguments, Draw
 from course_kernels.bench.sizes import Sizes
 
@@ -62,15 +62,17 @@ def measured(s: Sizes) -> list[Measured]:
     return [
         *(_rms_norm(s, width) for width in (s.layer.hidden, 2 * s.layer.hidden)),
         *_rows(s),
+        *(_rope(s, variant, cache) for variant, cache in CACHES.items()),
+        *(_quantize(s, variant, kind) for variant, kind in KINDS.items()),
         *(
             _decode(s, batch, keys, variant, cache)
             for batch, keys in ((s.batch, s.context), (1, s.long_context))
-            for variant, cache in (("", None), (" int8 cache", INT8), (" fp8 cache", FP8))
+            for variant, cache in CACHES.items()
         ),
         *(_prefill(s, tokens) for tokens in s.prompts),
         *(_int4(s, 1, columns, form) for form in ("triton", "cuda") for columns in (s.layer.hidden, s.layer.ffn)),
         *(_int4(s, rows, s.layer.ffn, "triton") for rows in (s.batch, s.gemm_rows)),
-        *(_scaled(s, rows, kind) for rows in (s.batch, s.gemm_rows) for kind in (INT8, FP8)),
+        *(_scaled(s, rows, variant, kind) for rows in (s.batch, s.gemm_rows) for variant, kind in KINDS.items()),
     ]
 
 
@@ -89,7 +91,7 @@ def _rms_norm(s: Sizes, h: int) -> Measured:
 def _rows(s: Sizes) -> list[Measured]:
     """The other operations on rows."""
     c, T, b = s.layer, s.rows, s.dtypes[0].itemsize
-    h, f, H, K, d, S, V = c.hidden, c.ffn, c.heads, c.kv_heads, c.head_dim, s.batch, c.vocab
+    h, f, S, V = c.hidden, c.ffn, s.batch, c.vocab
     return [
         Measured(
             "norm.add_rms_norm",
@@ -106,12 +108,6 @@ def _rows(s: Sizes) -> list[Measured]:
             Peer("silu, *", peers.swiglu),
         ),
         Measured(
-            "rope_cache.rope_cache",
-            f"{T} tokens, {H}/{K} heads of {d}",
-            lambda draw: draw.rope_cache(T),
-            Work(2 * T * (H + 2 * K) * d * b, 3 * T * (H + K) * d, "2 T (H + 2 K) d b bytes, 3 T (H + K) d FLOPs"),
-        ),
-        Measured(
             "sampling.sample",
             f"{S} x {V}",
             lambda draw: draw.sample(S),
@@ -119,6 +115,34 @@ def _rows(s: Sizes) -> list[Measured]:
             Peer("sort, cumsum, argmax", peers.sample),
         ),
     ]
+
+
+def _rope(s: Sizes, variant: str, cache: torch.dtype | None) -> Measured:
+    T, H, K, d, b = s.rows, s.layer.heads, s.layer.kv_heads, s.layer.head_dim, s.dtypes[0].itemsize
+    moved, flops = 2 * T * (H + 2 * K) * d * b, 3 * T * (H + K) * d
+    counted = "2 T (H + 2 K) d b bytes, 3 T (H + K) d FLOPs"
+    if cache:
+        moved, flops = moved - 2 * T * K * (d * (b - 1) - 4), flops + 6 * T * K * d
+        counted = "2 T (H + 2 K) d b - 2 T K (d (b - 1) - 4) bytes, 3 T (H + K) d + 6 T K d FLOPs"
+    return Measured(
+        "rope_cache.rope_cache",
+        f"{T} tokens, {H}/{K} heads of {d}",
+        lambda draw: draw.rope_cache(T, cache=cache),
+        Work(moved, flops, counted),
+        variant=variant,
+    )
+
+
+def _quantize(s: Sizes, variant: str, kind: torch.dtype) -> Measured:
+    T, K, b = s.rows, s.layer.hidden, s.dtypes[0].itemsize
+    return Measured(
+        "quantize.quantize_per_token",
+        f"{T} x {K}",
+        lambda draw: draw.quantize_per_token(T, K, kind),
+        Work(T * K * (b + 1) + 4 * T, 3 * T * K, "T K (b + 1) + 4 T bytes, 3 T K FLOPs"),
+        Peer("abs, amax, /, round", peers.quantize_per_token),
+        variant=variant,
+    )
 
 
 def _decode(s: Sizes, S: int, n: int, variant: str, cache: torch.dtype | None) -> Measured:
@@ -170,14 +194,13 @@ def _int4(s: Sizes, T: int, N: int, form: str) -> Measured:
     )
 
 
-def _scaled(s: Sizes, T: int, kind: torch.dtype) -> Measured:
+def _scaled(s: Sizes, T: int, variant: str, kind: torch.dtype) -> Measured:
     K, N, b = s.layer.hidden, s.layer.ffn, s.dtypes[0].itemsize
-    int8 = kind == INT8
     return Measured(
         "scaled_matmul.scaled_matmul",
         f"{T} x {K} x {N}",
         lambda draw: draw.scaled_matmul(T, K, N, kind),
         Work(K * N + T * K + T * N * b, 2 * T * K * N, "K N + T K + T N b bytes, 2 T K N FLOPs"),
-        Peer("_int_mm, no scales", peers.int8_matmul) if int8 else Peer("_scaled_mm", peers.fp8_matmul),
-        variant=" int8" if int8 else " fp8",
+        Peer("_int_mm, no scales", peers.int8_matmul) if kind == INT8 else Peer("_scaled_mm", peers.fp8_matmul),
+        variant=variant,
     )

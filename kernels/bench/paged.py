@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from course_kernels.reference.quantize import quantize_per_token
+
 
 @dataclass
 class Paged:
@@ -83,17 +85,9 @@ def build(
     )
 
 
-def eight_bit(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """x in int8 or float8_e4m3fn, and the scales that multiply it: the last axis uses the type's whole range."""
-    integer = dtype == torch.int8
-    scale = x.abs().amax(-1) / (torch.iinfo if integer else torch.finfo)(dtype).max
-    stored = x / scale[..., None]
-    return (stored.round() if integer else stored).to(dtype), scale
-
-
 def _store(content: Tensor, poison: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     """The store [blocks, P, K, d] and, of 8 bits, its scales [blocks, K, P]; poison [blocks, P]."""
     if dtype.itemsize > 1:
         return content.masked_fill(poison[..., None, None], torch.nan).to(dtype), None
-    stored, scale = eight_bit(content, dtype)
+    stored, scale = quantize_per_token(content, dtype)
     return stored, scale.masked_fill(poison[..., None], torch.nan).transpose(1, 2).contiguous()

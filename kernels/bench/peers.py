@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_kernels.reference import sampling
+from course_kernels.reference import quantize, sampling
 from course_kernels.reference.int4_matmul import dequantize
 
 Call = Callable[[], Tensor]
@@ -65,6 +65,11 @@ def int8_matmul(x: Tensor, weight: Tensor, x_scales: Tensor, weight_scales: Tens
 def fp8_matmul(x: Tensor, weight: Tensor, x_scales: Tensor, weight_scales: Tensor, dtype: torch.dtype) -> Call:
     rows, columns = x_scales[:, None], weight_scales[None]
     return lambda: torch._scaled_mm(x, weight.T, rows, columns, out_dtype=dtype)
+
+
+def quantize_per_token(x: Tensor, dtype: torch.dtype) -> Call:
+    """Operation by operation, in float32."""
+    return lambda: quantize.quantize_per_token(x, dtype)[0]
 
 
 def sample(logits: Tensor, temperatures: Tensor, top_ps: Tensor, noise: Tensor) -> Call:

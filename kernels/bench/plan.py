@@ -18,7 +18,7 @@ from course_kernels.bench.runner import Entry, Skipped
 from course_kernels.bench.sizes import FULL, SMALL, Sizes
 
 # Section -> the share of the run's time by which it must be over. What a section leaves, the next ones have.
-SECTIONS = {"ceilings": 0.1, "checks": 0.45, "kernels": 0.75, "model": 1.0}
+SECTIONS = {"ceilings": 0.1, "checks": 0.5, "kernels": 0.75, "model": 1.0}
 
 
 def deadlines(seconds: float) -> dict[str, float]:
