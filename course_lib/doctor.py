@@ -194,11 +194,12 @@ def _chat_model() -> Check:
 
 
 def _tiny_models() -> Check:
-    absent = [name for name in ("tiny", "tiny-draft") if not (ASSETS / name / "model.safetensors").is_file()]
+    names = ("tiny", "tiny-draft", "tiny-mha")
+    absent = [name for name in names if not (ASSETS / name / "model.safetensors").is_file()]
     if absent:
         cost = "the course and its tests need it; `git checkout course_lib/assets` restores it"
         return Check("tiny models", f"{' and '.join(absent)} missing", "missing", cost)
-    return Check("tiny models", "tiny and tiny-draft", "ok")
+    return Check("tiny models", ", ".join(names), "ok")
 
 
 def _browser() -> Check:

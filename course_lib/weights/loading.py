@@ -16,7 +16,7 @@ from course_lib.weights.names import source_shape, stack
 from course_lib.weights.sources import GGUFFile, SafetensorsFolder
 
 ASSETS = Path(__file__).parent.parent / "assets"
-EMBEDDED = ("tiny", "tiny-draft")
+EMBEDDED = ("tiny", "tiny-draft", "tiny-mha")
 
 
 def default_model() -> str:

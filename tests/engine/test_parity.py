@@ -88,7 +88,7 @@ def test_decode_equals_transformers_with_its_cache(kind, tmp_path):
             torch.testing.assert_close(ours(ids[i : i + 1], cache), step.logits[0], atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny-draft"])
+@pytest.mark.parametrize("name", ["tiny", "tiny-draft", "tiny-mha"])
 def test_embedded_models_equal_transformers(name):
     theirs = transformers.AutoModelForCausalLM.from_pretrained(ASSETS / name, dtype=torch.float32).eval()
     ours = load_model(name, device="cpu")
