@@ -10,17 +10,19 @@ from torch import Tensor
 
 from course_lib.batch import Batch
 from course_lib.cache.block_manager import BlockManager
-from course_lib.cache.store import SlotStore
+from course_lib.cache.slot_cache import SlotCache
+from course_lib.cache.store import FLOAT, KVFormat, Space
 from course_lib.config import ModelConfig
 from course_lib.errors import RequestError
 
 
-class PagedCache(SlotStore):
-    """keys, values: each [L, blocks * block_size, K, d]; slot = block * block_size + offset. Implements `KVCache`.
+class PagedCache(SlotCache):
+    """Keys and values of blocks * block_size slots; slot = block * block_size + offset. Implements `KVCache`.
 
     Which blocks a sequence has is the manager's affair. Row i is the i-th sequence given to `bind`, so the sequences of
     a step are neighbours wherever their blocks lie. block_tables: int32 [rows, widest table], padded with 0, as of the
-    last call of `slots`; what a kernel reads. Raises RequestError where the memory cannot be reserved.
+    last call of `slots`; what a kernel reads. kv_format: how keys and values are stored. Raises RequestError where the
+    memory cannot be reserved.
     """
 
     def __init__(
@@ -29,9 +31,11 @@ class PagedCache(SlotStore):
         manager: BlockManager,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        kv_format: KVFormat = FLOAT,
     ):
-        shape = f"{manager.pool.total} x {manager.block_size}"
-        super().__init__(config, manager.capacity, manager.block_size, dtype, device, shape)
+        blocks, block_size = manager.pool.total, manager.block_size
+        space = Space(config, blocks, block_size, None, dtype, device)
+        super().__init__(space, kv_format, f"{blocks} x {block_size}")
         self.manager = manager
         self.sequences: tuple[int, ...] = ()
         self.block_tables = torch.zeros(0, 0, dtype=torch.int32, device=device)
@@ -64,12 +68,13 @@ class PagedCache(SlotStore):
 
     def read(self, layer: int, first_row: int, rows: int, length: int) -> tuple[Tensor, Tensor]:
         tables = self.block_tables[first_row : first_row + rows, : self.manager.blocks_needed(length)].flatten()
-        # index_select copies a block at a time; indexing with a tensor goes element by element.
-        keys, values = (
-            self.by_block(store)[layer].flatten(1).index_select(0, tables).view(rows, -1, *store.shape[2:])
-            for store in (self.keys, self.values)
-        )
-        return keys[:, :length], values[:, :length]
+
+        def gather(store: Tensor) -> Tensor:
+            # index_select copies a block at a time; indexing with a tensor goes element by element.
+            return store.flatten(1).index_select(0, tables).view(rows, -1, *store.shape[1:])
+
+        keys, values = self.store.read(layer, gather, slice(first_row, first_row + rows))
+        return keys.narrow(1, 0, length), values.narrow(1, 0, length)
 
     def commit(self, batch: Batch) -> None:
         tokens = batch.token_ids.tolist()
@@ -82,8 +87,7 @@ class PagedCache(SlotStore):
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Perform the copies of `BlockManager.extend` one by one: a target may be the source of a later one."""
         for source, target in copies:
-            for store in (self.keys, self.values):
-                blocks = self.by_block(store)
+            for blocks in self.store.tensors:
                 blocks[:, target] = blocks[:, source]
 
     @property

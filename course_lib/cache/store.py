@@ -1,6 +1,10 @@
-"""The memory of a float KV cache: one row of keys and one of values per slot, in every layer."""
+"""What a KV cache stores, apart from who decides which token goes where: a format, and the memory that it lays out."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -8,47 +12,121 @@ from torch import Tensor
 from course_lib.config import ModelConfig
 from course_lib.errors import RequestError
 
+Gather = Callable[[Tensor], Tensor]
+"""One layer of a tensor, [blocks, ...], to [S, N, ...]: the first N blocks of S neighbouring rows of the cache."""
 
-class SlotStore:
-    """keys, values: each [L, slots, K, d]; as blocks of block_size slots where somebody reads them so.
 
-    A token's KV heads lie side by side (vLLM's NHD), so writing a token is one contiguous copy and a flat slot number
-    addresses it, whoever decides which token gets which slot. Raises RequestError where the memory cannot be reserved.
+@dataclass(frozen=True)
+class Space:
+    """What a cache reserves: `blocks` blocks of `block_size` slots, a slot being the place of one token.
+
+    rows: the blocks are dealt out to so many rows, as many to each, in order; None where any block may be anybody's.
+    dtype: of the keys and values that are written and read.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        slots: int,
-        block_size: int,
-        dtype: torch.dtype,
-        device: torch.device | str,
-        shape: str,
-    ):
-        """shape: the size in the user's words, such as "4 x 128", for the error message."""
-        self.block_size = block_size
-        size = (config.layers, slots, config.kv_heads, config.head_dim)
-        try:
-            # Zeros, not empty: a padded read multiplies stale values by probability 0, and 0 * NaN is NaN.
-            self.keys = torch.zeros(size, dtype=dtype, device=device)
-            self.values = torch.zeros(size, dtype=dtype, device=device)
-        except RuntimeError:  # torch.OutOfMemoryError on a GPU, a plain RuntimeError on the CPU
-            gigabytes = slots * config.kv_bytes_per_token(dtype.itemsize) / 1e9
-            raise RequestError(
-                f"a KV cache for {shape} tokens needs {gigabytes:,.1f} GB, more than {device} can reserve; "
-                "ask for fewer sequences or fewer tokens"
-            ) from None
+    config: ModelConfig
+    blocks: int
+    block_size: int
+    rows: int | None
+    dtype: torch.dtype
+    device: torch.device | str
 
+    @property
+    def slots(self) -> int:
+        return self.blocks * self.block_size
+
+
+class Store(ABC):
+    """Memory for keys and values. A flat slot number addresses a token, whoever decides which token gets which slot.
+
+    keys, values: [L, slots, K, ...], as the format writes them. tensors: everything that belongs to a block, each
+    [L, blocks, ...], so that blocks can be moved by who does not know what they hold.
+    """
+
+    keys: Tensor
+    values: Tensor
+    tensors: tuple[Tensor, ...]
+
+    @abstractmethod
     def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """Store keys and values, each [T, K, d], of one layer at `slots`, [T] int64."""
-        self.keys[layer].index_copy_(0, slots, keys)
-        self.values[layer].index_copy_(0, slots, values)
 
-    def by_block(self, store: Tensor) -> Tensor:
-        """A view [L, blocks, block_size, K, d] of keys or values."""
-        return store.unflatten(1, (-1, self.block_size))
+    @abstractmethod
+    def read(self, layer: int, gather: Gather, rows: slice) -> tuple[Tensor, Tensor]:
+        """Keys and values, each [S, N * block_size, K, d], of what `gather` finds for these rows of the cache.
+
+        Finite also where nothing was written: a padded read multiplies it by probability 0, and 0 * NaN is NaN.
+        """
+
+    def scales(self, layer: int) -> dict[str, Tensor]:
+        """What kernels take beside the keys and values of a layer: key_scales and value_scales, or nothing."""
+        return {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes this cache has reserved."""
-        return self.keys.nbytes + self.values.nbytes
+        """Bytes reserved."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+class KVFormat(ABC):
+    """How keys and values are stored. name: as `kv_cache_dtype` has it."""
+
+    name: str
+
+    @abstractmethod
+    def bytes_per_element(self, head_dim: int, dtype: torch.dtype) -> float:
+        """Bytes per element of keys and values, scales included, on average. dtype: of the model."""
+
+    @abstractmethod
+    def store(self, space: Space) -> Store:
+        """Reserve the memory."""
+
+    def reserve(self, space: Space, shape: str) -> Store:
+        """As `store`; shape: the size in the user's words, such as "4 x 128", for the error message.
+
+        Raises RequestError where the memory cannot be reserved.
+        """
+        try:
+            return self.store(space)
+        except RuntimeError:  # torch.OutOfMemoryError on a GPU, a plain RuntimeError on the CPU
+            raise RequestError(
+                f"a KV cache for {shape} tokens needs {self.nbytes(space) / 1e9:,.1f} GB, more than {space.device} can "
+                "reserve; ask for fewer sequences or fewer tokens"
+            ) from None
+
+    def nbytes(self, space: Space) -> float:
+        """Bytes that `store` reserves, by `ModelConfig.kv_bytes_per_token`."""
+        return space.slots * space.config.kv_bytes_per_token(self.bytes_per_element(space.config.head_dim, space.dtype))
+
+
+@dataclass(frozen=True)
+class Float(KVFormat):
+    """As the model computes them."""
+
+    name = "auto"
+
+    def bytes_per_element(self, head_dim: int, dtype: torch.dtype) -> float:
+        return dtype.itemsize
+
+    def store(self, space: Space) -> FloatStore:
+        return FloatStore(space)
+
+
+FLOAT = Float()
+
+
+class FloatStore(Store):
+    """keys, values: [L, slots, K, d]. A token's KV heads lie side by side (vLLM's NHD): a token is one copy."""
+
+    def __init__(self, space: Space):
+        size = (space.config.layers, space.slots, space.config.kv_heads, space.config.head_dim)
+        self.keys, self.values = (torch.zeros(size, dtype=space.dtype, device=space.device) for _ in range(2))
+        self.tensors = tuple(store.unflatten(1, (-1, space.block_size)) for store in (self.keys, self.values))
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        self.keys[layer].index_copy_(0, slots, keys)
+        self.values[layer].index_copy_(0, slots, values)
+
+    def read(self, layer: int, gather: Gather, rows: slice) -> tuple[Tensor, Tensor]:
+        keys, values = (gather(store[layer]).flatten(1, 2) for store in self.tensors)
+        return keys, values

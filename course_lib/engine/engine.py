@@ -76,8 +76,7 @@ class Engine:
         self.steps = 0
         self._ids, self._groups = count(), count()
         self._unfinished: dict[str, list[Request]] = {}
-        # Views [L, blocks, block_size, K, d], and what is swapped out of them.
-        self._stores = [self.cache.by_block(store) for store in (self.cache.keys, self.cache.values)]
+        # What is swapped out of the cache, for each tensor of its store.
         self._host: dict[int, list[Tensor]] = {}
         self._run = self._recorded() if _recordable(llm.model, cuda_graphs) else llm.model.run
 
@@ -214,9 +213,9 @@ class Engine:
             case CopyBlock(source, target):
                 self.cache.copy_blocks([(source, target)])
             case SwapOut(request, blocks):
-                self._host[request] = [store[:, list(blocks)].cpu() for store in self._stores]
+                self._host[request] = [store[:, list(blocks)].cpu() for store in self.cache.store.tensors]
             case SwapIn(request, first, blocks):
-                for store, kept in zip(self._stores, self._host.pop(request), strict=True):
+                for store, kept in zip(self.cache.store.tensors, self._host.pop(request), strict=True):
                     store[:, list(blocks)] = kept[:, first : first + len(blocks)].to(store.device)
 
     def _draw(self, drawing: list[list[Request]], logits: Tensor) -> list[StepOutput]:
