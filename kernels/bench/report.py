@@ -68,13 +68,21 @@ def _kernels(records: list[dict], small: bool) -> Table:
             continue
         verdict, peer = record["verdict"], record["peer"]
         achieved = "-" if verdict["rate"] is None else _rate(verdict["rate"], verdict["bound"])
-        speed = "-" if peer is None else "failed" if "failed" in peer else f"{verdict['speed']:.2f}x {peer['name']}"
+        time_us = f"{verdict['time_s'] * 1e6:.1f} us" + _no_graph(record, small)
+        speed = "-"
+        if peer:
+            speed = "failed" if "failed" in peer else f"{verdict['speed']:.2f}x {peer['name']}" + _no_graph(peer, small)
         target = _target(**record["target"])
         table.add_row(
-            record["name"], f"{verdict['time_s'] * 1e6:.1f} us", achieved, _percent(verdict["share"]), speed, target,
+            record["name"], time_us, achieved, _percent(verdict["share"]), speed, target,
             _yes(verdict["reached"], bool(target)),
         )  # fmt: skip
     return table
+
+
+def _no_graph(timed: dict, small: bool) -> str:
+    """Marks a time in which Python's launches may be more than the kernels."""
+    return "" if small or timed["graph"] else ", no graph"
 
 
 def _model(records: list[dict], small: bool) -> Table:

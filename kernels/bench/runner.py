@@ -114,19 +114,20 @@ def _serve(connection: Connection, make: Callable, arguments: tuple) -> None:
 
 def _record(entry: Entry) -> tuple[dict, bool]:
     try:
-        return {"status": "done"} | entry.run(), _device_works()
+        record = {"status": "done"} | entry.run()
     except Skipped as reason:
-        return {"status": "skipped", "why": str(reason)}, True
+        record = {"status": "skipped", "why": str(reason)}
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        return {"status": "failed", "why": why, "traceback": traceback.format_exc()}, _device_works()
+        record = {"status": "failed", "why": why, "traceback": traceback.format_exc()}
+    return record, _device_works()
 
 
 def _device_works() -> bool:
     """False once an illegal access or a failed assertion has ended this process's use of the GPU. Frees its memory."""
     if not torch.cuda.is_initialized():
         return True
-    gc.collect()  # a failed entry's tensors
+    gc.collect()  # the frames of a failed entry hold its tensors
     try:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

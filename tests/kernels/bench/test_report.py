@@ -17,7 +17,7 @@ CEILINGS = [
 
 def kernel(name: str, seconds: float, speed: float | None = None, **changes) -> dict:
     plain = {"section": "kernels", "name": name, "status": "done", "bytes": 4e9, "flops": 1e9, "seconds": (seconds,)}
-    return plain | {"peer": None, "target": {"share": 0.8, "speed": speed}} | changes
+    return plain | {"graph": True, "peer": None, "target": {"share": 0.8, "speed": speed}} | changes
 
 
 def check(name: str, **changes) -> dict:
@@ -42,18 +42,18 @@ def row(text: str, name: str) -> list[str]:
 
 
 def test_kernels():
-    peer = {"name": "SDPA", "seconds": (2e-3,)}
+    peer = {"name": "SDPA", "seconds": (2e-3,), "graph": True}
     text = printed([
         *CEILINGS,
         kernel("fast", 1.25e-3, peer=peer),
-        kernel("slow", 2e-3),
+        kernel("slow", 2e-3, peer=peer | {"graph": False}),
         kernel("alone", 1e-3, 0.9, peer={"name": "SDPA", "failed": "out of memory"}),
         kernel("no target", 2e-3, target={"share": None, "speed": None}, flops=8e11),
         missing("kernels", "lost", "not measured", "the section's time was spent"),
     ])  # fmt: skip
     assert "Ceilings: copy 4000 GB/s, matmul 800 TFLOP/s" in text
     assert row(text, "fast") == ["fast", "1250.0 us", "3200 GB/s", "80%", "1.60x SDPA", "80%", "yes"]
-    assert row(text, "slow") == ["slow", "2000.0 us", "2000 GB/s", "50%", "-", "80%", "NO"]
+    assert row(text, "slow") == ["slow", "2000.0 us", "2000 GB/s", "50%", "1.00x SDPA, no graph", "80%", "NO"]
     assert row(text, "alone")[4:] == ["failed", "80%, 0.9x", "not measured"]
     assert row(text, "no target")[2:] == ["2000 GB/s", "50%", "-", "", ""]
     assert row(text, "lost")[1] == "not measured"
