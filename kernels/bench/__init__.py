@@ -6,7 +6,8 @@ bfloat16 matrices), each kernel as a share of the ceiling that binds it and besi
 What is fair, and how it is kept:
 
 - Bytes and FLOPs are those that an operation must move and do, as the kernel's docstring counts them. A share is the
-  time that the device needs for them at its measured ceilings over the time that the kernel takes.
+  time that the device needs for them at its measured ceilings over the time that the kernel takes. 8-bit products are
+  held against the bfloat16 rate too, though tensor cores do twice as many of them.
 - No result of an earlier call may lie in the L2 cache. Calls go round over sets of tensors that together are several
   times the cache, as the layers of a model do, and each call writes an output of its own.
 - The host must not be timed with the device. All calls of a sample are one CUDA graph, whose replay starts kernel after
