@@ -5,9 +5,9 @@
 WORK holds the token files that `train_tiny --prepare` writes. A run that the JSON file has already is not repeated, so
 the command can be stopped and started again; each run takes at most a few minutes, from scratch as long as the twin.
 
-As in the paper (sections 2.1 and 3.3), a merged model is trained for a share of the steps of the first training.
-Warm-up and cosine are as in `trainer`, shortened to the run; each share is a run of its own. All windows have 512
-tokens, as in the score. Merging into as many heads as before changes nothing; its runs show what training alone gives.
+As in the paper (sections 2.1 and 3.3), a merged model is trained for a share of the steps of the first training, with
+the same peak learning rate. Warm-up and cosine are shortened to the run; each share is a run of its own. All windows
+have 512 tokens, as in the score. With as many heads as before nothing is merged, and training alone shows.
 """
 
 import argparse
@@ -29,7 +29,6 @@ from course_lib.training.trainer import STEP_TOKENS, Trainer, score, train
 TWIN = RECIPES["mha"]
 HEADS = TWIN.shape["num_key_value_heads"]
 SHARES = (0.0, 0.01, 0.02, 0.05, 0.1)  # of the twin's steps
-LR = 2e-3
 WARMUP = 0.1  # share of the run
 WINDOW = 512  # tokens
 RESULT = Path(__file__).resolve().parents[1] / "facts" / "uptraining.json"
@@ -49,13 +48,13 @@ def merged(kv_heads: int, how: str, seed: int) -> LlamaForCausalLM:
     return model
 
 
-def uptrain(kv_heads: int, how: str, share: float, seed: int, work: Path, peak: float = LR) -> dict:
+def uptrain(kv_heads: int, how: str, share: float, seed: int, work: Path) -> dict:
     """Merge, train for a share of the twin's steps, and score on all held-out tokens."""
     ids, held = np.load(work / "train.npy"), np.load(work / "held.npy")
     model, steps = merged(kv_heads, how, seed), round(share * TWIN.steps)
     # The twin saw the batches of seed 1; other batches of the same text come here.
     warmup = max(1, round(WARMUP * steps))
-    trainer = Trainer(model, ids, steps, peak, 1000 + seed, warmup, phases=((1.0, WINDOW),))
+    trainer = Trainer(model, ids, steps, TWIN.lr, 1000 + seed, warmup, phases=((1.0, WINDOW),))
     name = f"{kv_heads} KV heads, {how}, {share:.0%}"
     losses = [trainer.step(step) for step in tqdm(range(steps), desc=name, leave=False)]
     tail = losses[-max(1, steps // 5) :]
@@ -131,7 +130,7 @@ def result(runs: list[dict], held_tokens: int) -> dict:
         model=TWIN.folder.name,
         twin_steps=TWIN.steps,
         step_tokens=STEP_TOKENS,
-        peak_lr=LR,
+        peak_lr=TWIN.lr,
         warmup_share=WARMUP,
         threads=1,
         training=f"bf16 autocast, windows of {WINDOW} tokens",
