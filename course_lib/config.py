@@ -8,6 +8,7 @@ from typing import Any
 
 from course_lib.errors import ModelError
 from course_lib.mla_shape import MlaShape
+from course_lib.windows import HYBRIDS, hf_windows, kept_tokens
 
 ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
@@ -51,7 +52,8 @@ class ModelConfig:
     rope_theta: float = 10_000.0
     rope_scaling: Llama3Scaling | None = None
     norm_eps: float = 1e-5
-    windows: tuple[int | None, ...] = ()  # sliding window of each layer, None = full attention
+    windows: tuple[int | None, ...] = ()  # W, sliding window of each layer, None = full attention
+    sinks: int = 0  # s, first tokens of a sequence that windowed layers keep in sight
     qkv_bias: bool = False
     qk_norm: bool = False
     mla: MlaShape | None = None
@@ -64,6 +66,10 @@ class ModelConfig:
             object.__setattr__(self, "windows", (None,) * self.layers)
         if len(self.windows) != self.layers:
             raise ModelError(f"{len(self.windows)} attention windows were given for {self.layers} layers")
+        if self.sinks < 0 or any(window is not None and window < 1 for window in self.windows):
+            raise ModelError(
+                f"windows {self.windows} with {self.sinks} sinks: a window is at least 1, or None, sinks 0"
+            )
         if self.heads % self.kv_heads:
             raise ModelError(f"{self.heads} query heads cannot share {self.kv_heads} KV heads evenly")
         if self.mla:
@@ -91,6 +97,11 @@ class ModelConfig:
         """See `kv_bytes_per_token`."""
         return kv_bytes_per_token(self.layers, self.kv_heads, self.head_dim, bytes_per_element, self.mla)
 
+    def kv_bytes(self, tokens: int, bytes_per_element: float = 2) -> float:
+        """Cache bytes of a sequence of n tokens, of which a layer with a window keeps min(n, W + s), others all n."""
+        kept = sum(kept_tokens(tokens, window, self.sinks) for window in self.windows)
+        return self.kv_bytes_per_token(bytes_per_element) / self.layers * kept
+
     def block_parameters(self) -> int:
         """Weights of all blocks' matrices and biases, without norms: the part each token multiplies with."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -110,6 +121,11 @@ class ModelConfig:
     def from_hf(cls, config: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
         """Read a Hugging Face `config.json` (a mapping). `source` names the file in error messages."""
         names = config.get("architectures") or ["missing"]
+        if names[0] in HYBRIDS:
+            raise ModelError(
+                f"{source}: {names[0]} cannot be run, only its windows can be read (`hf_windows`): the decoder has not "
+                f"its norms, activations or experts; supported are {', '.join(ARCHITECTURES)}"
+            )
         if names[0] not in ARCHITECTURES:
             raise ModelError(
                 f"{source}: architecture {names[0]} is not supported; supported are {', '.join(ARCHITECTURES)}"
@@ -140,7 +156,7 @@ class ModelConfig:
             rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0),
             rope_scaling=_hf_rope_scaling(rope, source),
             norm_eps=config.get("rms_norm_eps", 1e-6),
-            windows=_hf_windows(config, arch, layers),
+            windows=hf_windows(config),
             qkv_bias=arch == "qwen2" or bool(config.get("attention_bias")),
             qk_norm=arch == "qwen3",
             mla=mla,
@@ -239,14 +255,3 @@ def _hf_rope_scaling(rope: Mapping[str, Any], source: str) -> Llama3Scaling | No
         high_freq_factor=rope["high_freq_factor"],
         original_context=rope["original_max_position_embeddings"],
     )
-
-
-def _hf_windows(config: Mapping[str, Any], arch: str, layers: int) -> tuple[int | None, ...]:
-    window = config.get("sliding_window")
-    # Qwen configs carry a window that is off unless use_sliding_window says so; Llama has none.
-    if not window or arch == "llama" or (arch != "mistral" and not config.get("use_sliding_window")):
-        return ()
-    if kinds := config.get("layer_types"):
-        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-    first = config.get("max_window_layers", 0) if arch != "mistral" else 0
-    return tuple(window if layer >= first else None for layer in range(layers))

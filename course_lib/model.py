@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from course_lib.backend import Backend, Step, TorchBackend, choose_backend
 from course_lib.batch import Batch
-from course_lib.cache import ContiguousCache, KVCache
+from course_lib.cache import ContiguousCache, KVCache, RingCache
 from course_lib.config import ModelConfig
 from course_lib.errors import RequestError
 from course_lib.linear import pack
@@ -26,7 +26,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
-        self.layer, self.window = layer, config.windows[layer]
+        self.layer, self.window, self.sinks = layer, config.windows[layer], config.sinks
         self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, config.head_dim
         width = (config.heads + 2 * config.kv_heads) * config.head_dim
         self.qkv = nn.Linear(config.hidden, width, bias=config.qkv_bias)
@@ -39,7 +39,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         qkv = self.qkv(x).view(len(x), -1, self.head_dim)  # [T, H + 2K, d]
         norms = (self.q_norm, self.k_norm) if self.qk_norm else None
-        return self.out(step.attention(qkv, self.heads, self.layer, self.window, norms))
+        return self.out(step.attention(qkv, self.heads, self.layer, self.window, self.sinks, norms))
 
 
 class FeedForward(nn.Module):
@@ -135,13 +135,18 @@ class Decoder(nn.Module):
                         setattr(parent, name, pack(child))
         return self
 
-    def new_cache(self, rows: int = 1, capacity: int | None = None) -> ContiguousCache:
-        """A contiguous cache for `rows` sequences of up to `capacity` tokens (default: the model's context)."""
+    def new_cache(self, rows: int = 1, capacity: int | None = None) -> ContiguousCache | RingCache:
+        """A cache for `rows` sequences of up to `capacity` tokens (default: the model's context).
+
+        A ring cache where windows make it smaller and the backend can read it, else a contiguous one.
+        """
         capacity = self.config.context if capacity is None else capacity
         if capacity > self.config.context:
             raise RequestError(
                 f"a capacity of {capacity} tokens is more than the model's context, {self.config.context}; ask for less"
             )
+        if self.backend.any_order and self.config.kv_bytes(capacity) < self.config.kv_bytes_per_token() * capacity:
+            return RingCache(self.config, rows, capacity, self.dtype, self.device)
         return ContiguousCache(self.config, rows, capacity, self.dtype, self.device, self.backend.block_size)
 
     @torch.inference_mode()

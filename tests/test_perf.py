@@ -40,9 +40,10 @@ def run_toy_pass(config: ModelConfig, new: list[int], cached: list[int]) -> None
         for n, c in zip(new, cached, strict=True):
             for position in range(c, c + n):
                 first = max(0, position + 1 - window) if window else 0
+                keys = position + 1 - first + min(first, config.sinks)
                 for _ in range(config.heads):
-                    scores = torch.zeros(1, config.head_dim) @ torch.zeros(config.head_dim, position + 1 - first)
-                    scores @ torch.zeros(position + 1 - first, config.head_dim)
+                    scores = torch.zeros(1, config.head_dim) @ torch.zeros(config.head_dim, keys)
+                    scores @ torch.zeros(keys, config.head_dim)
         torch.zeros(sum(new), q_width) @ torch.zeros(q_width, config.hidden)
         x @ torch.zeros(config.hidden, config.ffn)
         x @ torch.zeros(config.hidden, config.ffn)
@@ -50,14 +51,16 @@ def run_toy_pass(config: ModelConfig, new: list[int], cached: list[int]) -> None
     x[: len(new)] @ torch.zeros(config.hidden, config.vocab)
 
 
-@pytest.mark.parametrize("windows", [(), (5, None, 5)], ids=["full", "windows"])
+@pytest.mark.parametrize(
+    ("windows", "sinks"), [((), 0), ((5, None, 5), 0), ((5, None, 5), 2)], ids=["full", "windows", "sinks"]
+)
 @pytest.mark.parametrize(
     ("new", "cached"),
     [([13], [0]), ([1], [12]), ([1, 1, 1], [12, 3, 0]), ([4], [9]), ([7, 1, 2], [0, 20, 3])],
     ids=["prefill", "decode", "decode batch", "chunk", "mixed"],
 )
-def test_flops_equal_those_torch_counts(new, cached, windows):
-    config = toy(windows)
+def test_flops_equal_those_torch_counts(new, cached, windows, sinks):
+    config = toy(windows, sinks=sinks)
     with FlopCounterMode(display=False) as counter:
         run_toy_pass(config, new, cached)
     assert counts.pass_cost(config, new, cached).flops == counter.get_total_flops()
@@ -89,6 +92,7 @@ def test_a_timed_pass_can_be_repeated():
 
 def test_chunks_cost_the_flops_of_one_prefill_but_read_weights_and_cache_again():
     config = toy(windows=(5, None, 5))
+    with_sinks = counts.pass_cost(toy(windows=(5, None, 5), sinks=3), [4], [8])
     whole = counts.prefill_cost(config, 12)
     chunks = [counts.pass_cost(config, [4], [start]) for start in (0, 4, 8)]
     assert sum(chunk.linear_flops + chunk.attention_flops for chunk in chunks) == (
@@ -100,6 +104,7 @@ def test_chunks_cost_the_flops_of_one_prefill_but_read_weights_and_cache_again()
     # Layer with window 5 reads the 4 positions before the chunk's first token, the full layer all 8 cached ones.
     per_position = 2 * config.kv_heads * config.head_dim * 2
     assert chunks[2].kv_read_bytes == per_position * (4 + 8 + 4)
+    assert with_sinks.kv_read_bytes == per_position * (7 + 8 + 7)
 
 
 def test_bytes_of_a_decode_step_are_weights_once_and_every_position_of_the_cache():

@@ -34,11 +34,18 @@ class Step(Protocol):
         ...
 
     def attention(
-        self, qkv: Tensor, heads: int, layer: int, window: int | None, norms: tuple[RMSNorm, RMSNorm] | None
+        self,
+        qkv: Tensor,
+        heads: int,
+        layer: int,
+        window: int | None,
+        sinks: int,
+        norms: tuple[RMSNorm, RMSNorm] | None,
     ) -> Tensor:
         """Rotate, store the keys and values in the cache, attend. qkv [T, H + 2K, d]; returns [T, H * d].
 
-        norms: of each head of q and of k, before the rotation (Qwen3). May overwrite qkv.
+        window, sinks: of the layer, as in `attention.attend`. norms: of each head of q and of k, before the rotation
+        (Qwen3). May overwrite qkv.
         """
         ...
 
@@ -50,6 +57,8 @@ class Backend(Protocol):
     """ "torch" or "triton", shown beside every result."""
     block_size: int
     """The rows of a contiguous cache begin at multiples of it."""
+    any_order: bool
+    """It reads keys in whatever order a cache holds them, by `KVCache.key_positions`; a ring cache needs that."""
 
     def check(self, config: ModelConfig, dtype: torch.dtype) -> None:
         """Raise ModelError where the backend cannot run such a model."""

@@ -16,7 +16,7 @@ from course_lib.norm import RMSNorm
 from course_lib.rope import Rope
 from course_lib.sampling import Sampler, draw_tokens
 
-Attend = Callable[[Tensor, int, KVCache, list[Segment], int | None], Tensor]  # as `attention.attend`
+Attend = Callable[[Tensor, int, KVCache, list[Segment], int | None, int], Tensor]  # as `attention.attend`
 
 
 class TorchStep:
@@ -37,7 +37,13 @@ class TorchStep:
         return F.silu(gate).mul_(up)
 
     def attention(
-        self, qkv: Tensor, heads: int, layer: int, window: int | None, norms: tuple[RMSNorm, RMSNorm] | None
+        self,
+        qkv: Tensor,
+        heads: int,
+        layer: int,
+        window: int | None,
+        sinks: int,
+        norms: tuple[RMSNorm, RMSNorm] | None,
     ) -> Tensor:
         kv_heads = (qkv.shape[1] - heads) // 2
         qk, v = qkv.split((heads + kv_heads, kv_heads), dim=1)
@@ -47,7 +53,7 @@ class TorchStep:
         # Keys are rotated before they are stored, so a cached key never needs its position again.
         q, k = Rope.rotate(qk, self.rotation).split((heads, kv_heads), dim=1)
         self.cache.write(layer, k, v, self.slots)
-        return self.attend(q, layer, self.cache, self.pieces, window).flatten(1)
+        return self.attend(q, layer, self.cache, self.pieces, window, sinks).flatten(1)
 
 
 class TorchBackend:
@@ -56,7 +62,7 @@ class TorchBackend:
     attend: the attention entry, for lessons and tests that put another in its place.
     """
 
-    name, block_size = "torch", 1
+    name, block_size, any_order = "torch", 1, True
 
     def __init__(self, attend: Attend = attend):
         self.attend = attend

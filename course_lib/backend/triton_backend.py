@@ -74,7 +74,13 @@ class TritonStep:
         return swiglu(gate_up)
 
     def attention(
-        self, qkv: Tensor, heads: int, layer: int, window: int | None, norms: tuple[RMSNorm, RMSNorm] | None
+        self,
+        qkv: Tensor,
+        heads: int,
+        layer: int,
+        window: int | None,
+        sinks: int,
+        norms: tuple[RMSNorm, RMSNorm] | None,
     ) -> Tensor:
         kv_heads = (qkv.shape[1] - heads) // 2
         q, k, v = qkv.split((heads, kv_heads, kv_heads), dim=1)
@@ -95,12 +101,14 @@ class TritonStep:
 class TritonBackend:
     """Implements `Backend`."""
 
-    name, block_size = "triton", 16
+    name, block_size, any_order = "triton", 16, False
 
     def check(self, config: ModelConfig, dtype: torch.dtype) -> None:
         if dtype not in FLOATS or (INTERPRETED and dtype == torch.bfloat16):
             kinds = "float32 or float16" if INTERPRETED else "float32, float16 or bfloat16"
             raise ModelError(f"the triton backend computes in {kinds} here and the model is {dtype}; use torch")
+        if config.sinks:
+            raise ModelError("the triton backend has no attention sinks; use torch")
         if config.hidden > LONGEST_ROW:
             raise ModelError(f"the triton backend takes a hidden size of up to {LONGEST_ROW}, not {config.hidden}")
         check_head_dim("the triton backend", config.head_dim)

@@ -6,5 +6,6 @@ from course_lib.cache.contiguous import ContiguousCache
 from course_lib.cache.paged import PagedCache
 from course_lib.cache.prefix_hash import HashIndex
 from course_lib.cache.prefix_radix import RadixIndex
+from course_lib.cache.ring import RingCache
 
-__all__ = ["BlockManager", "ContiguousCache", "HashIndex", "KVCache", "PagedCache", "RadixIndex"]
+__all__ = ["BlockManager", "ContiguousCache", "HashIndex", "KVCache", "PagedCache", "RadixIndex", "RingCache"]

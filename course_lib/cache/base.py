@@ -20,7 +20,10 @@ class KVCache(Protocol):
     """Tokens held in each row."""
 
     def slots(self, batch: Batch) -> Tensor:
-        """[T] int64: where each new token's key and value go. Raises RequestError where a row would overflow."""
+        """[T] int64: where each new token's key and value go. Raises RequestError where a row would overflow.
+
+        A cache whose layers keep different tokens returns a row of these for each kind of layer.
+        """
         ...
 
     def tables(self, batch: Batch) -> Tensor:
@@ -38,6 +41,13 @@ class KVCache(Protocol):
     def read(self, layer: int, first_row: int, rows: int, length: int) -> tuple[Tensor, Tensor]:
         """Keys and values, each [rows, length, K, d], of neighbouring rows; past a row's end the content is undefined
         but finite."""
+        ...
+
+    def key_positions(self, layer: int, first_row: int, rows: int, length: int) -> Tensor | None:
+        """Where the keys that `read` returns stand in their sequences: int64 [rows, n] on the CPU, -1 past a row's end.
+
+        None where they are the keys 0 .. length - 1 in order. A cache that drops keys reads fewer than `length`.
+        """
         ...
 
     def commit(self, batch: Batch) -> None:

@@ -75,7 +75,7 @@ class OwnEngine:
         )
         mask = self._causal_mask(start, len(tokens)).to(device)
 
-        def attention(query: Tensor, layer: int, cache: OwnCache, pieces: object, window: int | None) -> Tensor:
+        def attention(query: Tensor, layer: int, cache: OwnCache, pieces: object, window: int | None, sinks: int) -> Tensor:
             """The engine's entry [T, H, d], answered by the learner's function [H, t, d]."""
             keys, values = (x[0].transpose(0, 1) for x in cache.read(layer, 0, 1, start + len(tokens)))
             return self._attend(query.transpose(0, 1), keys, values, mask).transpose(0, 1).contiguous()

@@ -22,9 +22,12 @@ OnlineAttention = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int], Tensor
 
 
 class OwnKernels(TorchBackend):
-    """Implements `Backend`: PyTorch, but for two functions of exercise A1. The model is on the CPU, not in bfloat16."""
+    """Implements `Backend`: PyTorch, but for two functions of exercise A1.
 
-    name = "torch with own kernels"
+    The model is on the CPU, not in bfloat16, and has no attention sinks.
+    """
+
+    name, any_order = "torch with own kernels", False
 
     def __init__(self, add_rms_norm: AddRMSNorm, online_attention: OnlineAttention):
         super().__init__(self._attend)
@@ -33,12 +36,14 @@ class OwnKernels(TorchBackend):
     def step(self, batch: Batch, cache: KVCache, rope: Rope, device: torch.device) -> TorchStep:
         return _OwnStep(self._add_rms_norm, batch, cache, rope, device, self.attend)
 
-    def _attend(self, query: Tensor, layer: int, cache: KVCache, pieces: list[Segment], window: int | None) -> Tensor:
+    def _attend(
+        self, query: Tensor, layer: int, cache: KVCache, pieces: list[Segment], window: int | None, sinks: int
+    ) -> Tensor:
         """As `attention.attend`; a prompt's tokens attend as there."""
         return torch.cat([
             self._decode(query, layer, cache, piece, window)
             if piece.new == 1
-            else attend(query, layer, cache, [piece], window)
+            else attend(query, layer, cache, [piece], window, sinks)
             for piece in pieces
         ])  # fmt: skip
 

@@ -128,7 +128,9 @@ class OwnPagedEngine:
         blocks = self.sequences[self._running].table
         return torch.tensor([*blocks, 0, 0], dtype=torch.int32, device=self.model.device)
 
-    def _attend(self, query: Tensor, layer: int, cache: object, pieces: object, window: int | None) -> Tensor:
+    def _attend(
+        self, query: Tensor, layer: int, cache: object, pieces: object, window: int | None, sinks: int
+    ) -> Tensor:
         """The engine's entry [T, H, d]. Each token attends as in a decode step of its own, so no mask is needed."""
         table, start = self._table(), self.sequences[self._running].length
         rows = [

@@ -17,6 +17,7 @@ from typing import Any
 from course_lib.config import ModelConfig, kv_bytes_per_token
 from course_lib.errors import CourseError, ModelError
 from course_lib.mla_shape import MlaShape
+from course_lib.windows import kept_tokens
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class ModelShape:
         That holds for an engine that frees what left the window; `ignore_windows` gives the size for one that does not.
         """
         per_layer = self.kv_bytes_per_token(bytes_per_element) / self.layers
-        kept = [tokens if ignore_windows or window is None else min(tokens, window) for window in self.layer_windows]
+        kept = [kept_tokens(tokens, None if ignore_windows else window) for window in self.layer_windows]
         return batch * per_layer * sum(kept)
 
 

@@ -66,16 +66,17 @@ def pass_cost(
 ) -> PassCost:
     """Cost of one pass over S sequences: sequence i brings `new[i]` tokens and has `cached[i]` in the cache.
 
-    Query at position p sees p + 1 keys, itself included, or W of them in a layer with a sliding window W.
+    Query at position p sees p + 1 keys, itself included, or W + s of them in a layer with a sliding window W and sinks.
     """
     tokens = sum(new)
     pairs = keys = 0  # (query, key) pairs and cached keys read, summed over layers and sequences
     sequences = Counter(zip(new, cached, strict=True))  # equal ones are counted once: batches here can be large
     for window, layers in Counter(config.windows).items():
+        reach = None if window is None else window + config.sinks
         for (n, c), count in sequences.items():
-            pairs += layers * count * (visible_pairs(c + n, window) - visible_pairs(c, window))
-            # The first new token sees most of the cache: all of it, or the W - 1 positions before its own.
-            keys += layers * count * (c if window is None else min(c, window - 1))
+            pairs += layers * count * (visible_pairs(c + n, reach) - visible_pairs(c, reach))
+            # The first new token sees most of the cache: all of it, or the W - 1 positions before its own and s sinks.
+            keys += layers * count * (c if reach is None else min(c, reach - 1))
     kv_of_layer = config.kv_bytes_per_token(bytes_per_kv) / config.layers
     return PassCost(
         tokens=tokens,

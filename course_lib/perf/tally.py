@@ -37,13 +37,13 @@ def tally(model: Decoder) -> Iterator[Tally]:
     def count_tokens(module, inputs: tuple, output: Tensor) -> None:
         count.token_passes += len(output)
 
-    def count_pairs(query, layer, cache, pieces, window):
+    def count_pairs(query, layer, cache, pieces, window, sinks):
         if layer == 0:
             for piece in pieces:
-                mask = piece.mask(window, query.device)
+                mask = piece.mask(cache, layer, window, sinks, query.device)
                 # No mask: one new token a sequence, and it sees every key.
-                count.pairs += len(piece.cached) * piece.length if mask is None else int(mask.sum())
-        return attend(query, layer, cache, pieces, window)
+                count.pairs += len(piece.cached) * piece.reach(window, sinks) if mask is None else int(mask.sum())
+        return attend(query, layer, cache, pieces, window, sinks)
 
     hook = model.blocks[0].ffn.register_forward_hook(count_tokens)
     try:

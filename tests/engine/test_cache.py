@@ -93,10 +93,11 @@ def test_decode_position_is_the_number_of_tokens_before_it():
 
 def test_mask_rows_start_at_the_cached_length():
     """1: three new tokens on two cached ones, worked by hand."""
-    mask = Segment(start=0, new=3, first_row=0, cached=[2]).mask(None, torch.device("cpu"))
-    assert mask[0, 0].int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
-    windowed = Segment(start=0, new=3, first_row=0, cached=[2]).mask(2, torch.device("cpu"))
-    assert windowed[0, 0].int().tolist() == [[0, 1, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]
+    piece, cpu = Segment(start=0, new=3, first_row=0, cached=[2]), torch.device("cpu")
+    plain, windowed, with_sink = (piece.visible(*kind, None, cpu)[0, 0].int() for kind in ((None, 0), (2, 0), (2, 1)))
+    assert plain.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+    assert windowed.tolist() == [[0, 1, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]
+    assert with_sink.tolist() == [[1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
 
 
 def test_segments_join_only_neighbours_of_equal_length():

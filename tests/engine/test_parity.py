@@ -28,6 +28,7 @@ LLAMA3 = dict(
     high_freq_factor=4.0,
     original_max_position_embeddings=64,
 )
+FIVE_TO_ONE = ["sliding_attention"] * 5 + ["full_attention", "sliding_attention"]  # Gemma 3's pattern
 CASES = {
     "llama": (transformers.LlamaConfig, dict(tie_word_embeddings=False)),
     "llama-tied": (transformers.LlamaConfig, dict(tie_word_embeddings=True)),
@@ -41,6 +42,10 @@ CASES = {
     "qwen2-window": (
         transformers.Qwen2Config,
         dict(use_sliding_window=True, sliding_window=7, max_window_layers=1),
+    ),
+    "qwen3-hybrid": (
+        transformers.Qwen3Config,
+        dict(num_hidden_layers=7, use_sliding_window=True, sliding_window=5, layer_types=FIVE_TO_ONE),
     ),
     "qwen3-qk-norm": (transformers.Qwen3Config, dict(head_dim=32, tie_word_embeddings=True)),
 }
@@ -73,7 +78,7 @@ def test_logits_equal_transformers(kind, tmp_path):
 @pytest.mark.filterwarnings(
     "ignore:`past_key_values` is deprecated"
 )  # its new name is not in the oldest version allowed
-@pytest.mark.parametrize("kind", ["llama", "mistral-window", "qwen3-qk-norm"])
+@pytest.mark.parametrize("kind", ["llama", "mistral-window", "qwen3-hybrid", "qwen3-qk-norm"])
 def test_decode_equals_transformers_with_its_cache(kind, tmp_path):
     """Prefill 5, then one token at a time: position len - 1, against transformers' own cached decode."""
     theirs = save_random(kind, tmp_path)
