@@ -31,6 +31,7 @@ class ContiguousCache(SlotCache):
         kv_format: KVFormat = FLOAT,
     ):
         self.rows, self.capacity = rows, capacity
+        block_size = kv_format.block_size or block_size
         self.stride = -(-capacity // block_size) * block_size
         space = Space(config, rows * self.stride // block_size, block_size, rows, dtype, device)
         super().__init__(space, kv_format, f"{rows} x {capacity}")
@@ -62,11 +63,12 @@ class ContiguousCache(SlotCache):
     def truncate(self, row: int, length: int) -> None:
         if not 0 <= length <= self.lengths[row]:
             raise RequestError(f"row {row} holds {self.lengths[row]} tokens and cannot be cut to {length}")
+        self.store.truncate(row, length)
         self.lengths[row] = length
 
     @property
     def used_bytes(self) -> int:
-        return self.nbytes * sum(self.lengths) // (self.rows * self.stride)
+        return self.store.used_bytes(self.lengths)
 
 
 def check_rows(batch: Batch, lengths: list[int], capacity: int) -> None:

@@ -93,7 +93,7 @@ class PagedCache(SlotCache):
     @property
     def used_bytes(self) -> int:
         stats = self.manager.stats()
-        return self.nbytes * (stats.in_use * self.manager.block_size - stats.waste) // self.manager.capacity
+        return self.store.used_bytes([stats.in_use * self.manager.block_size - stats.waste])
 
     def _padded_tables(self) -> Tensor:
         tables = [self.manager.table(seq).blocks for seq in self.sequences]

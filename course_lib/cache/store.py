@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -58,6 +59,10 @@ class Store(ABC):
         Finite also where nothing was written: a padded read multiplies it by probability 0, and 0 * NaN is NaN.
         """
 
+    def truncate(self, row: int, length: int) -> None:
+        """A row of the cache forgets its tokens from position `length` on."""
+        return  # nothing to do where tokens are stored independently of one another
+
     def scales(self, layer: int) -> dict[str, Tensor]:
         """What kernels take beside the keys and values of a layer: key_scales and value_scales, or nothing."""
         return {}
@@ -67,11 +72,31 @@ class Store(ABC):
         """Bytes reserved."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
+    def used_bytes(self, lengths: Sequence[int]) -> int:
+        """Bytes that hold sequences of these lengths."""
+        return sum(tensor.nbytes for tensor in self.tensors) * sum(lengths) // self.keys.shape[1]
 
+
+@dataclass(frozen=True, kw_only=True)
 class KVFormat(ABC):
-    """How keys and values are stored. name: as `kv_cache_dtype` has it."""
+    """How keys and values are stored. name: as `kv_cache_dtype` has it.
 
-    name: str
+    before_rope: keys are stored as they were before RoPE, and rotated by their positions whenever they are read. A
+    channel is then the same thing in every token, where RoPE mixes it with another by an angle that depends on the
+    position (KVQuant, arXiv 2401.18079, section 3.2). block_size: of a contiguous cache, where the format needs a size.
+    """
+
+    before_rope: bool = False
+    name: ClassVar[str]
+
+    @property
+    def block_size(self) -> int | None:
+        return None
+
+    @property
+    def label(self) -> str:
+        """The name, and where the keys are stored before RoPE that too."""
+        return f"{self.name}, keys before RoPE" if self.before_rope else self.name
 
     @abstractmethod
     def bytes_per_element(self, head_dim: int, dtype: torch.dtype) -> float:
