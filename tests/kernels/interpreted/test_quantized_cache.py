@@ -24,7 +24,8 @@ P = 16
 class Case:
     """Arguments of rope_cache for a paged cache that is full of the byte 1, with NaN for scales.
 
-    The slots are in no order, the second token is padding, and NaN itself, where there are several.
+    The slots are in no order, the second token is padding, and NaN itself, where there are several. Before the cache
+    lies a block that is not its own, where slot -1 would be.
     """
 
     def __init__(self, tokens: int, heads: int, kv_heads: int, d: int, dtype: torch.dtype, kind: torch.dtype):
@@ -36,8 +37,10 @@ class Case:
             self.slots[1], qkv[1] = -1, torch.nan
         self.qkv = qkv.split((heads, kv_heads, kv_heads), dim=1)
         self.angles = angles(torch.randint(0, 100_000, (tokens,), generator=generator), d)
-        self.keys, self.values = (torch.ones(blocks * P, kv_heads, d, dtype=torch.uint8).view(kind) for _ in range(2))
-        self.scales = {name: torch.full((blocks, kv_heads, P), torch.nan) for name in ("key_scales", "value_scales")}
+        self.stores = [torch.ones((1 + blocks) * P, kv_heads, d, dtype=torch.uint8) for _ in range(2)]
+        self.all_scales = [torch.full((1 + blocks, kv_heads, P), torch.nan) for _ in range(2)]
+        self.keys, self.values = (store[P:].view(kind) for store in self.stores)
+        self.scales = {"key_scales": self.all_scales[0][1:], "value_scales": self.all_scales[1][1:]}
         self.norms = ()
 
     def run(self) -> Tensor:
@@ -62,6 +65,8 @@ class Case:
             others = torch.ones(len(store), dtype=torch.bool)
             others[written] = False
             assert (store.view(torch.uint8)[others] == 1).all() and by_slot[others].isnan().all()
+        assert all((store[:P] == 1).all() for store in self.stores)
+        assert all(scales[0].isnan().all() for scales in self.all_scales)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
