@@ -7,7 +7,8 @@ stored per token but the codes, and what lies outside the range is cut to its en
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -63,6 +64,9 @@ class Codebook(KVFormat):
 
     def nbytes(self, space: Space) -> float:
         return super().nbytes(space) + sum(each.nbytes for each in self.keys.constants)
+
+    def for_layers(self, layers: Sequence[int]) -> Codebook:
+        return replace(self, keys=KeyCodec(*(each[list(layers)] for each in self.keys.constants)))
 
     def store(self, space: Space) -> PerTokenStore:
         return PerTokenStore(space, self.keys.to(space.device), self.value_codec)

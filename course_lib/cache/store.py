@@ -102,6 +102,10 @@ class KVFormat(ABC):
     def bytes_per_element(self, head_dim: int, dtype: torch.dtype) -> float:
         """Bytes per element of keys and values, scales included, on average. dtype: of the model."""
 
+    def for_layers(self, layers: Sequence[int]) -> KVFormat:
+        """The format of a store of these layers alone; another one where layers have constants of their own."""
+        return self
+
     @abstractmethod
     def store(self, space: Space) -> Store:
         """Reserve the memory."""

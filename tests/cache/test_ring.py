@@ -14,7 +14,10 @@ from course_lib import SamplingParams, facts
 from course_lib.attention import Segment, attend, segments
 from course_lib.batch import Batch
 from course_lib.cache import ContiguousCache, KVCache, RingCache
-from course_lib.cache.ring import _Kind
+from course_lib.cache.codebook import Codebook, fit_keys
+from course_lib.cache.formats import FORMATS
+from course_lib.cache.ring_layers import RingLayers
+from course_lib.cache.store import FLOAT, KVFormat
 from course_lib.errors import ModelError, RequestError
 from course_lib.model import Decoder
 from course_lib.windowed import windowed
@@ -38,10 +41,10 @@ def full(model: Decoder, tokens: list[int]) -> Tensor:
     return model(tokens, ContiguousCache(model.config, 1, len(tokens)))
 
 
-def compare(model: Decoder, steps: list[list[int]], cuts: list[int] = (), capacity: int = 100) -> None:
+def compare(model: Decoder, steps: list[list[int]], cuts: list[int] = (), kv_format: KVFormat = FLOAT) -> None:
     """A history of passes on the ring cache and on the plain one, on logits. cuts: tokens to drop after each step."""
     rows = max(map(len, steps))
-    caches = RingCache(model.config, rows, capacity), ContiguousCache(model.config, rows, capacity)
+    caches = [make(model.config, rows, 100, kv_format=kv_format) for make in (RingCache, ContiguousCache)]
     longest = [0] * rows
     for i, news in enumerate(steps):
         if any(news):
@@ -73,6 +76,34 @@ def test_ring_equals_the_full_cache_with_the_mask(steps, windows, sinks, cuts):
         if window:
             model = windowed(model, window, sinks, layers=[layer])
     compare(model, steps, cuts)
+
+
+def fitted() -> Codebook:
+    """Codebooks that differ from layer to layer: the ring's stores hold other layers than the model's first ones."""
+    keys = torch.randn(3, 64, 2, 16, generator=torch.Generator().manual_seed(6)) * torch.tensor([1, 4, 0.5]).view(
+        3, 1, 1, 1
+    )
+    return Codebook(keys=fit_keys(keys, torch.ones(3, 2, 16)))
+
+
+@pytest.mark.parametrize(
+    "kv_format", [FORMATS["int8"], FORMATS["fp8"], FORMATS["int4"], fitted()], ids=lambda f: f.name
+)
+def test_formats_are_read_as_in_the_plain_cache(kv_format):
+    """A chunk that attends before it is stored is read as it will be stored. Bytes are the formula's, as for floats."""
+    model = windowed(windowed(MODEL, 4, 1, layers=[0]), 7, 1, layers=[2])
+    compare(model, [[3, 9], [1, 1], [6, 2], [1, 1], [1, 20], [1, 1]], kv_format=kv_format)
+    cache = RingCache(model.config, 2, 20, kv_format=kv_format)
+    constants = sum(each.nbytes for each in kv_format.keys.constants) if isinstance(kv_format, Codebook) else 0
+    per_element = kv_format.bytes_per_element(model.config.head_dim, torch.float32)
+    assert cache.nbytes == 2 * model.config.kv_bytes(20, per_element) + constants
+
+
+def test_a_format_that_needs_tokens_in_order_is_refused():
+    with pytest.raises(
+        RequestError, match="kivi2 keeps a window of float tokens for each row, which only a contiguous"
+    ):
+        RingCache(windowed(MODEL, 4).config, 2, 20, kv_format=FORMATS["kivi2"])
 
 
 @pytest.mark.parametrize("sinks", [0, 2])
@@ -279,17 +310,17 @@ def test_a_windowed_model_shares_weights_and_leaves_the_original_alone():
 
 # --- planted mistakes ---
 
-BEGIN, VISIBLE, MAKE = _Kind.begin, Segment.visible, _Kind.__init__
+BEGIN, VISIBLE, MAKE = RingLayers.begin, Segment.visible, RingLayers.__init__
 
 
-def one_slot_on(kind: _Kind, batch: Batch) -> Tensor:
+def one_slot_on(kind: RingLayers, batch: Batch) -> Tensor:
     """The ring begins at its second slot."""
     slots, behind = BEGIN(kind, batch), batch.positions - kind.sinks
     turned = slots - behind % kind.ring + (behind + 1) % kind.ring
     return torch.where(behind < 0, slots, turned.minimum(slots // kind.room * kind.room + kind.room - 1))
 
 
-def trimmed_first(kind: _Kind, batch: Batch) -> Tensor:
+def trimmed_first(kind: RingLayers, batch: Batch) -> Tensor:
     """A long chunk is cut to the window and stored before it attends."""
     slots = BEGIN(kind, batch)
     kind.write = lambda place, *new: kind.store.write(place, *(each[kind.kept] if kind.late else each for each in new))
@@ -297,19 +328,19 @@ def trimmed_first(kind: _Kind, batch: Batch) -> Tensor:
     return slots
 
 
-def sinks_go_round(kind: _Kind, batch: Batch) -> Tensor:
+def sinks_go_round(kind: RingLayers, batch: Batch) -> Tensor:
     """Sinks have no slots of their own."""
     slots = BEGIN(kind, batch)
     return slots // kind.room * kind.room + batch.positions % kind.room
 
 
-def ring_too_short(kind: _Kind, *args) -> None:
+def ring_too_short(kind: RingLayers, *args) -> None:
     """A ring of W - 1: the new token replaces a key that it sees itself."""
     MAKE(kind, *args)
     kind.ring = max(1, kind.ring - 1)
 
 
-def sink_seen_twice(kind: _Kind, tokens: Tensor, count: int) -> Tensor:
+def sink_seen_twice(kind: RingLayers, tokens: Tensor, count: int) -> Tensor:
     """An empty slot of the ring passes for the sink of the same remainder."""
     slot, last = torch.arange(count), tokens - 1
     around = last - (last - slot) % kind.ring
@@ -329,11 +360,11 @@ def sinks_forgotten(piece: Segment, window: int | None, sinks: int, *rest) -> Te
 
 
 PLANTED = [
-    (_Kind, "begin", one_slot_on),
-    (_Kind, "begin", trimmed_first),
-    (_Kind, "begin", sinks_go_round),
-    (_Kind, "__init__", ring_too_short),
-    (_Kind, "_positions", sink_seen_twice),
+    (RingLayers, "begin", one_slot_on),
+    (RingLayers, "begin", trimmed_first),
+    (RingLayers, "begin", sinks_go_round),
+    (RingLayers, "__init__", ring_too_short),
+    (RingLayers, "_positions", sink_seen_twice),
     (Segment, "visible", window_too_wide),
     (Segment, "visible", window_too_narrow),
     (Segment, "visible", sinks_forgotten),
