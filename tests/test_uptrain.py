@@ -41,7 +41,7 @@ def work(tmp_path, monkeypatch):
 
 def test_without_training_the_score_is_that_of_the_merged_heads(work):
     kept, merged, first = (
-        uptrain.uptrain(kv_heads, how, 0.0, seed=1, work=work)
+        uptrain.uptrain(kv_heads, how, 0.0, seed=1, peak_lr=1e-3, work=work)
         for kv_heads, how in ((8, "mean"), (2, "mean"), (2, "first"))
     )
     model = uptrain.TWIN.new_model()
@@ -55,7 +55,7 @@ def test_without_training_the_score_is_that_of_the_merged_heads(work):
 
 def test_a_share_is_of_the_twins_steps_and_training_lowers_the_loss_on_its_text(work):
     np.save(work / "held.npy", np.load(work / "train.npy"))
-    before, after = (uptrain.uptrain(1, "mean", share, seed=1, work=work) for share in (0.0, 0.1))
+    before, after = (uptrain.uptrain(1, "mean", share, seed=1, peak_lr=1e-3, work=work) for share in (0.0, 0.1))
     assert (after["steps"], after["tokens"]) == (4, 4 * 2048)
     assert after["held_out_loss"] < before["held_out_loss"]
 
@@ -63,7 +63,7 @@ def test_a_share_is_of_the_twins_steps_and_training_lowers_the_loss_on_its_text(
 def test_from_scratch_has_the_steps_of_both_trainings(work, monkeypatch):
     monkeypatch.setattr(uptrain, "TWIN", replace(uptrain.TWIN, steps=20))
     monkeypatch.setattr(uptrain, "SHARES", (0.0, 0.1))
-    run = uptrain.from_scratch(2, seed=3, work=work)
+    run = uptrain.from_scratch(2, "from scratch", seed=3, work=work)
     assert (run["steps"], run["tokens"]) == (22, 22 * 2048)
     state = torch.load(work / "scratch-2-3.pt")["model"]
     assert state["model.layers.0.self_attn.k_proj.weight"].shape == (2 * 4, 32)
@@ -77,17 +77,36 @@ def test_the_plan_has_each_run_once_and_a_control_for_each_share():
             assert {"kv_heads": kv_heads, "how": "mean", "share": share, "seed": 1} in uptrain.plan(1)
 
 
-def test_a_second_command_repeats_no_run(work, monkeypatch):
+def test_the_sweep_sees_the_training_loss_alone(work):
+    run = uptrain.try_peak(2, 1e-3, seed=1, work=work)
+    assert run.keys() == {"kv_heads", "peak_lr", "seed", "train_loss_of_last_fifth"}
+    (work / "held.npy").unlink()
+    assert uptrain.try_peak(2, 1e-3, seed=1, work=work) == run
+
+
+def test_the_command_chooses_peaks_by_the_sweep_and_repeats_no_run(work, monkeypatch):
     path = work / "result.json"
+    losses = {(8, 1e-3): 3.0, (8, 2e-3): 3.1, (1, 1e-3): 4.0, (1, 2e-3): 3.9}
+    tried = []
+
+    def try_peak(kv_heads, peak_lr, seed, work):
+        tried.append((kv_heads, peak_lr))
+        loss = losses[kv_heads, peak_lr]
+        return {"kv_heads": kv_heads, "peak_lr": peak_lr, "seed": seed, "train_loss_of_last_fifth": loss}
+
     wanted = [{"kv_heads": k, "how": "mean", "share": 0.0, "seed": 1} for k in (8, 1)]
-    monkeypatch.setattr(sys, "argv", ["uptrain", "--work", str(work), "--json", str(path)])
+    monkeypatch.setattr(sys, "argv", ["uptrain", "--work", str(work), "--json", str(path), "--no-scratch"])
+    monkeypatch.setattr(uptrain, "HEADS", (8, 1))
+    monkeypatch.setattr(uptrain, "PEAKS", (1e-3, 2e-3))
+    monkeypatch.setattr(uptrain, "try_peak", try_peak)
     monkeypatch.setattr(uptrain, "plan", lambda seed: wanted[:1])
     uptrain.main()
     first = json.loads(path.read_text())
     monkeypatch.setattr(uptrain, "plan", lambda seed: wanted)
     uptrain.main()
     second = json.loads(path.read_text())
-    assert [run["kv_heads"] for run in second["runs"]] == [8, 1]
+    assert tried == list(losses)
+    assert [(run["kv_heads"], run["peak_lr"]) for run in second["runs"]] == [(8, 1e-3), (1, 2e-3)]
     assert second["runs"][0] == first["runs"][0]
     assert second["settings"]["scored_tokens"] == 2 * 511
     assert {"python", "torch", "transformers"} <= second["versions"].keys()

@@ -10,7 +10,7 @@ measured by `uptrain`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -54,13 +54,22 @@ def pool_kv_heads(model: Decoder, kv_heads: int, how: str = "mean", seed: int = 
     """
     old, size = model.config, model.config.head_dim
     generator = torch.Generator().manual_seed(seed)
-    state = model.state_dict()
-    for name, tensor in state.items():
-        if ".qkv." in name:
-            q, k, v = tensor.split([old.heads * size, old.kv_heads * size, old.kv_heads * size])
-            k, v = (pool_heads(part, old.kv_heads, kv_heads, how, generator) for part in (k, v))
-            state[name] = torch.cat((q, k, v))
-    config = replace(old, kv_heads=kv_heads)
+
+    def convert(qkv: Tensor) -> Tensor:
+        q, k, v = qkv.split([old.heads * size, old.kv_heads * size, old.kv_heads * size])
+        k, v = (pool_heads(part, old.kv_heads, kv_heads, how, generator) for part in (k, v))
+        return torch.cat((q, k, v))
+
+    return with_kv_heads(model, kv_heads, convert)
+
+
+def with_kv_heads(model: Decoder, kv_heads: int, convert: Callable[[Tensor], Tensor]) -> Decoder:
+    """A new decoder with another number of KV heads, whose fused projections `convert` makes of the old model's.
+
+    convert: weight [(H + 2K) d, h], or bias [(H + 2K) d], to [(H + 2K') d, ...]; called layer by layer.
+    """
+    state = {name: convert(tensor) if ".qkv." in name else tensor for name, tensor in model.state_dict().items()}
+    config = replace(model.config, kv_heads=kv_heads)
     new = Decoder.random(config, dtype=model.dtype, device=model.device, backend=model.backend.name)
     new.load_state_dict(state)
     return new
