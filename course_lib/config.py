@@ -123,7 +123,7 @@ class ModelConfig:
         names = config.get("architectures") or ["missing"]
         if names[0] in HYBRIDS:
             raise ModelError(
-                f"{source}: {names[0]} cannot be run, only its windows can be read (`hf_windows`): the decoder has not "
+                f"{source}: {names[0]} cannot be run, only its windows can be read (`hf_windows`), as the decoder lacks "
                 f"its norms, activations or experts; supported are {', '.join(ARCHITECTURES)}"
             )
         if names[0] not in ARCHITECTURES:

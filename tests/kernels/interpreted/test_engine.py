@@ -10,11 +10,12 @@ import torch
 from course_kernels.launch import KernelError
 from course_lib import LLM, SamplingParams
 from course_lib.batch import Batch
-from course_lib.cache import BlockManager, HashIndex, PagedCache
+from course_lib.cache import BlockManager, ContiguousCache, HashIndex, PagedCache, RingCache
 from course_lib.engine import ChunkedPrefill, Engine, Swap
 from course_lib.engine.graphs import FixedDecode
 from course_lib.errors import ModelError
 from course_lib.model import Decoder
+from course_lib.windowed import windowed
 from tests.conftest import sharpen, small_config
 
 QWEN = dict(architecture="qwen3", qk_norm=True, heads=6, kv_heads=2)
@@ -82,6 +83,19 @@ def test_any_batch_has_the_same_logits(twins, cache_of):
         tokens = [ids(n, seed=10 * i + row) for row, n in enumerate(counts)]
         want, got = (feed(model, cache, tokens) for model, cache in zip(twins, caches, strict=True))
         torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4, msg=lambda text, i=i: f"step {i}: {text}")
+
+
+def test_imposed_windows_have_the_same_logits(twins):
+    """The torch backend reads a ring, the kernels a contiguous cache with the window applied; sinks they have not."""
+    models = [windowed(model, 6, layers=[0]) for model in twins]
+    caches = [model.new_cache(3, 45) for model in models]
+    assert [type(cache) for cache in caches] == [RingCache, ContiguousCache]
+    for i, counts in enumerate(STEPS[:4]):
+        tokens = [ids(n, seed=10 * i + row) for row, n in enumerate(counts)]
+        want, got = (feed(model, cache, tokens) for model, cache in zip(models, caches, strict=True))
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4, msg=lambda text, i=i: f"step {i}: {text}")
+    with pytest.raises(ModelError, match="the triton backend has no attention sinks; use torch"):
+        windowed(twins[1], 6, sinks=1)
 
 
 def test_a_contiguous_cache_keeps_its_limit(twins):
