@@ -31,7 +31,7 @@ def test_hybrid_patterns_equal_transformers_and_the_published_tables(name, liste
     if not listed:
         del entries["layer_types"]
     assert hf_windows(entries) == theirs == shape.layer_windows
-    with pytest.raises(ModelError, match=f"{name} cannot be run, only its windows can be read"):
+    with pytest.raises(ModelError, match=f"{name} cannot be run, as the decoder lacks its norms"):
         ModelConfig.from_hf(entries)
 
 
