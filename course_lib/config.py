@@ -123,8 +123,8 @@ class ModelConfig:
         names = config.get("architectures") or ["missing"]
         if names[0] in HYBRIDS:
             raise ModelError(
-                f"{source}: {names[0]} cannot be run, as the decoder lacks its norms, activations or experts; its windows "
-                f"can be read with `hf_windows`, and what runs is {', '.join(ARCHITECTURES)}"
+                f"{source}: {names[0]} cannot be run, as the decoder lacks its norms, activations or experts; its "
+                f"windows can be read with `hf_windows`, and what runs is {', '.join(ARCHITECTURES)}"
             )
         if names[0] not in ARCHITECTURES:
             raise ModelError(
