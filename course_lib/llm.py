@@ -14,6 +14,8 @@ from tqdm import tqdm
 
 from course_lib.batch import Batch
 from course_lib.cache import KVCache
+from course_lib.cache.formats import choose_format
+from course_lib.cache.store import FLOAT, KVFormat
 from course_lib.errors import RequestError
 from course_lib.outputs import CompletionOutput, RequestOutput
 from course_lib.sampling import Sampler, SamplingParams
@@ -28,10 +30,12 @@ class LLM:
     """A language model with its tokenizer, ready to generate.
 
     model: a name for `load_model` (default COURSE_MODEL, else `tiny`), which takes device, dtype and backend too.
-    max_model_len: most tokens of prompt and
-    completion together (default: what the model was trained for). max_batch_tokens: most tokens of one forward pass;
-    longer prompts are prefilled in chunks. seed: of requests that bring none.
-    Raises ModelError where the model cannot be loaded, RequestError where max_model_len is out of range.
+    kv_cache_dtype: how keys and values are stored, a name of `cache.formats.FORMATS` or a format; "auto" is as the
+    model computes them. max_model_len: most tokens of prompt and completion together (default: what the model was
+    trained for). max_batch_tokens: most tokens of one forward pass; longer prompts are prefilled in chunks. seed: of
+    requests that bring none.
+    Raises ModelError where the model cannot be loaded, RequestError where max_model_len is out of range or the backend
+    cannot read such a cache.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class LLM:
         device: str | None = None,
         dtype: torch.dtype | None = None,
         backend: str | None = None,
+        kv_cache_dtype: str | KVFormat = "auto",
         max_model_len: int | None = None,
         max_batch_tokens: int = 2048,
         seed: int = 0,
@@ -55,13 +60,16 @@ class LLM:
             raise RequestError(f"max_batch_tokens is {max_batch_tokens}; it must be at least 1")
         self.max_model_len = max_model_len or context
         self.max_batch_tokens = max_batch_tokens
+        self.kv_format = choose_format(kv_cache_dtype)
+        self.model.backend.check_format(self.kv_format)
         self._seeds = torch.Generator().manual_seed(seed)
 
     def __repr__(self) -> str:
         """What every result depends on, in one line."""
         model, dtype = self.model, str(self.model.dtype).removeprefix("torch.")
         size = f"{model.config.parameters() / 1e6:.1f} M parameters"
-        return f"{self.name}: {size} in {dtype} on {model.device}, backend {model.backend.name}"
+        cache = "" if self.kv_format == FLOAT else f", KV cache {self.kv_format.label}"
+        return f"{self.name}: {size} in {dtype} on {model.device}, backend {model.backend.name}{cache}"
 
     def generate(
         self,
@@ -149,7 +157,7 @@ class LLM:
             return
         capacity = max(len(seq.prompt_ids) + seq.max_new for seq in sequences)
         # The last token is never fed back, so no sequence needs its slot.
-        cache = self.model.new_cache(len(sequences), capacity - 1)
+        cache = self.model.new_cache(len(sequences), capacity - 1, self.kv_format)
         for row, seq in enumerate(sequences):
             seq.row = row
         yield from self._prefill(sequences, cache)

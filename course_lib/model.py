@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from course_lib.backend import Backend, Step, TorchBackend, choose_backend
 from course_lib.batch import Batch
 from course_lib.cache import ContiguousCache, KVCache, RingCache
+from course_lib.cache.store import FLOAT, KVFormat
 from course_lib.config import ModelConfig
 from course_lib.errors import RequestError
 from course_lib.linear import pack
@@ -135,19 +136,23 @@ class Decoder(nn.Module):
                         setattr(parent, name, pack(child))
         return self
 
-    def new_cache(self, rows: int = 1, capacity: int | None = None) -> ContiguousCache | RingCache:
+    def new_cache(
+        self, rows: int = 1, capacity: int | None = None, kv_format: KVFormat = FLOAT
+    ) -> ContiguousCache | RingCache:
         """A cache for `rows` sequences of up to `capacity` tokens (default: the model's context).
 
-        A ring cache where windows make it smaller and the backend can read it, else a contiguous one.
+        A ring cache where windows make it smaller and the backend and the format can do it, else a contiguous one.
         """
+        self.backend.check_format(kv_format)
         capacity = self.config.context if capacity is None else capacity
         if capacity > self.config.context:
             raise RequestError(
                 f"a capacity of {capacity} tokens is more than the model's context, {self.config.context}; ask for less"
             )
-        if self.backend.any_order and self.config.kv_bytes(capacity) < self.config.kv_bytes_per_token() * capacity:
-            return RingCache(self.config, rows, capacity, self.dtype, self.device)
-        return ContiguousCache(self.config, rows, capacity, self.dtype, self.device, self.backend.block_size)
+        rings = self.backend.any_order and kv_format.block_size is None
+        if rings and self.config.kv_bytes(capacity) < self.config.kv_bytes_per_token() * capacity:
+            return RingCache(self.config, rows, capacity, self.dtype, self.device, kv_format)
+        return ContiguousCache(self.config, rows, capacity, self.dtype, self.device, self.backend.block_size, kv_format)
 
     @torch.inference_mode()
     def run(self, batch: Batch, cache: KVCache, logits_for: Sequence[int] | None = None) -> Tensor:

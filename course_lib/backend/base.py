@@ -10,6 +10,7 @@ from torch import Tensor
 
 from course_lib.batch import Batch
 from course_lib.cache import KVCache
+from course_lib.cache.store import KVFormat
 from course_lib.config import ModelConfig
 from course_lib.norm import RMSNorm
 from course_lib.rope import Rope
@@ -66,6 +67,10 @@ class Backend(Protocol):
 
     def check_blocks(self, block_size: int) -> None:
         """Raise RequestError where the backend cannot read a paged cache with such blocks."""
+        ...
+
+    def check_format(self, kv_format: KVFormat) -> None:
+        """Raise RequestError where the backend cannot read a cache of that format."""
         ...
 
     def step(self, batch: Batch, cache: KVCache, rope: Rope, device: torch.device) -> Step:

@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.attention import Segment, attend, segments
+from course_lib.backend.rotated import RotatedOnRead
 from course_lib.batch import Batch
 from course_lib.cache import KVCache
+from course_lib.cache.store import KVFormat
 from course_lib.config import ModelConfig
 from course_lib.norm import RMSNorm
 from course_lib.rope import Rope
@@ -28,6 +30,8 @@ class TorchStep:
         self.token_ids = batch.token_ids.to(device)
         self.rotation = rope.tables(batch.positions.to(device))
         self.pieces = segments(batch)
+        self.before_rope = cache.format.before_rope
+        self.source = RotatedOnRead(cache, rope) if self.before_rope else cache
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, norm: RMSNorm) -> Tensor:
         return norm(residual.add_(x))
@@ -50,10 +54,11 @@ class TorchStep:
         if norms:
             parts = qk.split((heads, kv_heads), dim=1)
             qk = torch.cat([norm(part) for norm, part in zip(norms, parts, strict=True)], dim=1)
-        # Keys are rotated before they are stored, so a cached key never needs its position again.
-        q, k = Rope.rotate(qk, self.rotation).split((heads, kv_heads), dim=1)
+        # A key that is rotated before it is stored never needs its position again; others are rotated in each read.
+        rotated = Rope.rotate(qk, self.rotation)
+        q, k = rotated[:, :heads], (qk if self.before_rope else rotated)[:, heads:]
         self.cache.write(layer, k, v, self.slots)
-        return self.attend(q, layer, self.cache, self.pieces, window, sinks).flatten(1)
+        return self.attend(q, layer, self.source, self.pieces, window, sinks).flatten(1)
 
 
 class TorchBackend:
@@ -70,6 +75,8 @@ class TorchBackend:
     def check(self, config: ModelConfig, dtype: torch.dtype) -> None: ...
 
     def check_blocks(self, block_size: int) -> None: ...
+
+    def check_format(self, kv_format: KVFormat) -> None: ...
 
     def step(self, batch: Batch, cache: KVCache, rope: Rope, device: torch.device) -> TorchStep:
         return TorchStep(batch, cache, rope, device, self.attend)

@@ -18,8 +18,10 @@ from course_kernels.triton.sampling import sample
 from course_kernels.triton.swiglu import swiglu
 from course_lib.batch import Batch
 from course_lib.cache import KVCache
+from course_lib.cache.eight_bit import EightBit
+from course_lib.cache.store import Float, KVFormat
 from course_lib.config import ModelConfig
-from course_lib.errors import ModelError
+from course_lib.errors import ModelError, RequestError
 from course_lib.norm import RMSNorm
 from course_lib.rope import Rope
 from course_lib.sampling import Sampler, draw_tokens
@@ -84,17 +86,17 @@ class TritonStep:
     ) -> Tensor:
         kv_heads = (qkv.shape[1] - heads) // 2
         q, k, v = qkv.split((heads, kv_heads, kv_heads), dim=1)
-        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        keys, values, scales = self.cache.keys[layer], self.cache.values[layer], self.cache.store.scales(layer)
         weights = (norms[0].weight, norms[1].weight, norms[0].eps) if norms else ()
-        q = rope_cache(q, k, v, *self.rotation, keys, values, self.slots, *weights)
+        q = rope_cache(q, k, v, *self.rotation, keys, values, self.slots, *weights, **scales)
 
         pages = [store.unflatten(0, (-1, self.cache.block_size)) for store in (keys, values)]
         n, tables, lengths, out = self.decodes, self.block_tables, self.context_lens, []
         if n:
-            out.append(decode_attention(q[:n], *pages, tables[:n], lengths[:n], window=window))
+            out.append(decode_attention(q[:n], *pages, tables[:n], lengths[:n], window=window, **scales))
         if n < len(lengths):
             rest = tables[n:], self.cu_seqlens, lengths[n:]
-            out.append(prefill_attention(q[n:], *pages, *rest, window=window))
+            out.append(prefill_attention(q[n:], *pages, *rest, window=window, **scales))
         return (out[0] if len(out) == 1 else torch.cat(out)).flatten(1)
 
 
@@ -115,6 +117,14 @@ class TritonBackend:
 
     def check_blocks(self, block_size: int) -> None:
         check_block_size("the triton backend", block_size)
+
+    def check_format(self, kv_format: KVFormat) -> None:
+        if kv_format.before_rope:
+            raise RequestError("the triton backend reads keys that are stored after RoPE; use the torch backend")
+        if not isinstance(kv_format, Float | EightBit):
+            raise RequestError(
+                f"the triton backend reads a KV cache in auto, int8 or fp8, not {kv_format.name}; use the torch backend"
+            )
 
     def step(self, batch: Batch, cache: KVCache, rope: Rope, device: torch.device) -> TritonStep:
         return TritonStep.of(batch, cache, rope, device)

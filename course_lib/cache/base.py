@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from course_lib.batch import Batch
+from course_lib.cache.store import KVFormat
 
 
 class KVCache(Protocol):
@@ -18,6 +19,8 @@ class KVCache(Protocol):
 
     lengths: list[int]
     """Tokens held in each row."""
+    format: KVFormat
+    """How keys and values are stored."""
 
     def slots(self, batch: Batch) -> Tensor:
         """[T] int64: where each new token's key and value go. Raises RequestError where a row would overflow.

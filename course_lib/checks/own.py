@@ -10,11 +10,14 @@ from torch import Tensor
 
 from course_lib.backend import TorchBackend
 from course_lib.batch import Batch
+from course_lib.cache.store import FLOAT
 from course_lib.model import Decoder
 
 
 class OwnCache:
     """Keys and values of one sequence, each [L, K, N, d], written by `append`: as much of `KVCache` as a pass needs."""
+
+    format = FLOAT
 
     def __init__(self, model: Decoder, capacity: int, append: Callable[[Tensor, Tensor, int], int]):
         config = model.config
@@ -75,7 +78,9 @@ class OwnEngine:
         )
         mask = self._causal_mask(start, len(tokens)).to(device)
 
-        def attention(query: Tensor, layer: int, cache: OwnCache, pieces: object, window: int | None, sinks: int) -> Tensor:
+        def attention(
+            query: Tensor, layer: int, cache: OwnCache, pieces: object, window: int | None, sinks: int
+        ) -> Tensor:
             """The engine's entry [T, H, d], answered by the learner's function [H, t, d]."""
             keys, values = (x[0].transpose(0, 1) for x in cache.read(layer, 0, 1, start + len(tokens)))
             return self._attend(query.transpose(0, 1), keys, values, mask).transpose(0, 1).contiguous()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from course_lib.backend import TorchBackend
 from course_lib.batch import Batch
+from course_lib.cache.store import FLOAT
 from course_lib.model import Decoder
 
 
@@ -34,6 +35,8 @@ class OwnPagedEngine:
     blocks, block_size: size of the pool. The other arguments are the functions of the exercise, in its order. As much
     of `KVCache` as a pass needs is here too. Windows are not applied, so use it within a model's sliding window.
     """
+
+    format = FLOAT
 
     def __init__(
         self,

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from course_lib.batch import Batch
 from course_lib.cache.block_manager import BlockManager
+from course_lib.cache.formats import choose_format
 from course_lib.cache.paged import PagedCache
 from course_lib.cache.prefix import PrefixIndex
+from course_lib.cache.store import KVFormat
 from course_lib.engine.metrics import Metrics
 from course_lib.engine.plan import CopyBlock, Plan, SwapIn, SwapOut
 from course_lib.engine.request import Request
@@ -48,12 +50,13 @@ class StepOutput:
 class Engine:
     """Continuous batching around the model and tokenizer of `llm`.
 
-    blocks, block_size: the KV cache, in blocks of so many tokens. index: prefix cache, `HashIndex()` or `RadixIndex()`,
-    None for none. scheduler: called with the block manager and `settings`, those of `Scheduler`. cuda_graphs: replay
-    decode steps (`graphs.DecodeGraphs`); by default where it can be done, on a GPU with the triton backend.
+    blocks, block_size: the KV cache, in blocks of so many tokens. kv_cache_dtype: how it stores keys and values, as in
+    `LLM` (default: as there). index: prefix cache, `HashIndex()` or `RadixIndex()`, None for none. scheduler: called
+    with the block manager and `settings`, those of `Scheduler`. cuda_graphs: replay decode steps
+    (`graphs.DecodeGraphs`); by default where it can be done, on a GPU with the triton backend.
     Not thread-safe: calls come from one thread, or one at a time.
-    Raises RequestError where the cache cannot be reserved or the settings contradict each other, KernelError where the
-    backend cannot read blocks of that size.
+    Raises RequestError where the cache cannot be reserved or the settings contradict each other, or blocks cannot hold
+    the format, KernelError where the backend cannot read blocks of that size.
     """
 
     def __init__(
@@ -62,16 +65,19 @@ class Engine:
         *,
         blocks: int = 256,
         block_size: int = 16,
+        kv_cache_dtype: str | KVFormat | None = None,
         index: PrefixIndex | None = None,
         scheduler: Callable[..., Scheduler] = Scheduler,
         cuda_graphs: bool | None = None,
         **settings,
     ):
         self.llm = llm
+        kv_format = llm.kv_format if kv_cache_dtype is None else choose_format(kv_cache_dtype)
         llm.model.backend.check_blocks(block_size)
+        llm.model.backend.check_format(kv_format)
         self.manager = BlockManager(blocks, block_size, index)
         self.scheduler = scheduler(self.manager, **settings)
-        self.cache = PagedCache(llm.model.config, self.manager, llm.model.dtype, llm.model.device)
+        self.cache = PagedCache(llm.model.config, self.manager, llm.model.dtype, llm.model.device, kv_format)
         self.metrics = Metrics()
         self.steps = 0
         self._ids, self._groups = count(), count()

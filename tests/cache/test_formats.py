@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from course_lib.batch import Batch
-from course_lib.cache import BlockManager, ContiguousCache, PagedCache, affine, eight_bit, kivi
+from course_lib.cache import BlockManager, ContiguousCache, PagedCache, affine, eight_bit, kivi, per_token
 from course_lib.cache.codebook import Codebook, fit_keys, nearest
 from course_lib.cache.formats import FORMATS
 from course_lib.cache.kivi import Kivi
@@ -142,70 +142,62 @@ def test_keys_per_channel_keep_what_a_scale_per_token_loses():
     assert per_channel < per_token / 5
 
 
-PLANTED = {
-    "int8 scale over the tokens of a channel": (
-        INT8,
-        eight_bit,
-        "quantize_per_token",
-        lambda right: (
-            lambda x, dtype: (lambda codes, scales: (codes, scales.mean(0, keepdim=True).expand_as(scales)))(
-                *right(x, dtype)
-            )
-        ),
-    ),
-    "int8 scale of the other heads": (
-        INT8,
-        eight_bit,
-        "quantize_per_token",
-        lambda right: lambda x, dtype: (lambda codes, scales: (codes, scales.flip(-1)))(*right(x, dtype)),
-    ),
-    "fp8 by 127": (
-        FP8,
-        eight_bit,
-        "quantize_per_token",
-        lambda right: lambda x, dtype: (lambda codes, scales: (codes, scales * 448 / 127))(*right(x, dtype)),
-    ),
-    "int4 zero-point with the wrong sign": (
-        Int4(),
-        "course_lib.cache.per_token",
-        "dequantize",
-        lambda right: lambda codes, metadata, bits: right(codes, metadata * torch.tensor([1.0, -1.0]), bits),
-    ),
-    "int4 without a zero-point": (
-        Int4(),
-        "course_lib.cache.per_token",
-        "dequantize",
-        lambda right: lambda codes, metadata, bits: right(codes, metadata * torch.tensor([1.0, 0.0]), bits),
-    ),
-    "nibbles exchanged": (
-        Int4(),
-        affine,
-        "unpack",
-        lambda right: lambda packed, bits: right(packed, bits).unflatten(-1, (2, -1)).flip(-2).flatten(-2),
-    ),
-    "KIVI keys per token": (
-        KIVIS[0],
-        kivi,
-        "quantize",
-        lambda right: lambda x, bits, group: right(x.mean(-1, keepdim=True).expand_as(x), bits, group),
-    ),
-    "KIVI groups over channels and tokens exchanged": (
-        KIVIS[1],
-        kivi,
-        "quantize",
-        lambda right: lambda x, bits, group: right(x.transpose(-1, -2).reshape(x.shape), bits, group),
-    ),
+def scales(change):
+    """`quantize_per_token` with other scales, [T, K]."""
+    return lambda right: (
+        lambda x, dtype: tuple(f(part) for f, part in zip((Tensor.clone, change), right(x, dtype), strict=True))
+    )
+
+
+def metadata(*factors: float):
+    """`dequantize` with scale and lowest value multiplied by these."""
+    return lambda right: lambda codes, both, bits: right(codes, both * torch.tensor(factors), bits)
+
+
+def rounded(keys: bool, values: bool):
+    """`KiviStore.write` of numbers that were quantised per token before."""
+
+    def per_token(x: Tensor) -> Tensor:
+        return affine.dequantize(*affine.quantize(x, 4, 16), 4)
+
+    def plant(right):
+        return lambda store, layer, k, v, slots: right(
+            store, layer, per_token(k) if keys else k, per_token(v) if values else v, slots
+        )
+
+    return plant
+
+
+def without_window(right):
+    def read(store, layer, gather, rows):
+        return tuple(x.flatten(1, 2) for x in store._dequantize(*(gather(each[layer]) for each in store.tensors)))
+
+    return read
+
+
+def halves_exchanged(right):
+    return lambda packed, bits: right(packed, bits).unflatten(-1, (2, -1)).flip(-2).flatten(-2)
+
+
+PLANTED = {  # format, what is replaced, by what
+    "one scale for all tokens": (INT8, eight_bit, "quantize_per_token", scales(lambda s: s.mean(0).expand_as(s))),
+    "the scale of the other head": (INT8, eight_bit, "quantize_per_token", scales(lambda s: s.flip(-1))),
+    "e4m3 with the range of int8": (FP8, eight_bit, "quantize_per_token", scales(lambda s: s * 448 / 127)),
+    "zero-point with the wrong sign": (Int4(), per_token, "dequantize", metadata(1, -1)),
+    "no zero-point": (Int4(), per_token, "dequantize", metadata(1, 0)),
+    "nibbles exchanged": (Int4(), affine, "unpack", halves_exchanged),
+    "KIVI's keys per token": (KIVIS[0], kivi.KiviStore, "write", rounded(keys=True, values=False)),
+    "KIVI's window is not read": (KIVIS[0], kivi.KiviStore, "read", without_window),
+    "KIVI's window is quantised": (KIVIS[0], kivi.KiviStore, "write", rounded(keys=False, values=True)),
 }
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_mistakes_are_over_the_bound(name, monkeypatch):
-    kv_format, module, function, plant = PLANTED[name]
-    where = f"{module if isinstance(module, str) else module.__name__}.{function}"
-    right = getattr(affine if function != "quantize_per_token" else eight_bit, function)
-    monkeypatch.setattr(where, plant(right))
+    kv_format, where, function, plant = PLANTED[name]
+    monkeypatch.setattr(where, function, plant(getattr(where, function)))
     with pytest.raises(AssertionError, match="over the bound"):
-        assert_within_bound(kv_format, keys_and_values(32))
+        assert_within_bound(kv_format, keys_and_values(30))
 
 
 def test_worked_by_hand():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from course_lib.batch import Batch
 from course_lib.cache import BlockManager, PagedCache
+from course_lib.cache.store import FLOAT, KVFormat
 from course_lib.errors import RequestError
 from course_lib.model import Decoder
 from tests.cache.workload import INDEXES, Workload, random_step
@@ -23,11 +24,22 @@ both_indexes = pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
 class Engine:
     """A model over a paged cache whose free blocks come in random order and hold stale values."""
 
-    def __init__(self, model: Decoder, blocks: int = 40, block_size: int = 4, index: type | None = None, seed: int = 0):
+    def __init__(
+        self,
+        model: Decoder,
+        blocks: int = 40,
+        block_size: int = 4,
+        index: type | None = None,
+        seed: int = 0,
+        kv_format: KVFormat = FLOAT,
+    ):
         self.model, self.manager = model, BlockManager(blocks, block_size, index and index())
-        self.cache = PagedCache(model.config, self.manager)
-        for store in (self.cache.keys, self.cache.values):
-            store.normal_(std=100, generator=torch.Generator().manual_seed(seed))
+        self.cache = PagedCache(model.config, self.manager, model.dtype, kv_format=kv_format)
+        shape = (2, self.manager.capacity, model.config.kv_heads, model.config.head_dim)
+        stale = torch.empty(shape, dtype=model.dtype)
+        generator = torch.Generator().manual_seed(seed)
+        for layer in range(model.config.layers):
+            self.cache.write(layer, *stale.normal_(std=100, generator=generator), torch.arange(shape[1]))
         order = list(range(blocks))
         random.Random(seed).shuffle(order)
         for seq in range(blocks):
