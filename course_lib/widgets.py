@@ -21,6 +21,7 @@ from course_lib.errors import CourseError
 from course_lib.llm import LLM
 from course_lib.plots.block_history import history
 from course_lib.plots.block_map import block_map
+from course_lib.plots.gqa_planner import planner_setting
 from course_lib.plots.kernel_explorer import LENGTHS, decode_setting
 from course_lib.plots.kv_memory import KV_FORMATS, budget_setting
 from course_lib.plots.load import batching_run
@@ -105,6 +106,24 @@ def kv_calculator(model: str = "Llama-3.1-8B", device: str = "H100") -> Explorer
             "kv": choice("KV cache", list(KV_FORMATS), "16 bit"),
             "context": powers("context n", 512, 131072, 8192),
             "sequences": powers("sequences B", 1, 1024, 64),
+        },
+    )
+
+
+def kv_planner(model: str = "Llama-3.1-8B", device: str = "H100") -> Explorer:
+    """What other KV heads, windows or a latent would change: longest context and most sequences, for a load."""
+    known = [name for name, entry in facts.devices().items() if entry.memory]
+    return Explorer(
+        planner_setting,
+        {
+            "model": choice("model", list(facts.models()), model),
+            "weights": choice("weights", list(FORMATS), "16 bit"),
+            "device": choice("device", known, device),
+            "devices": choice("devices", [1, 2, 4, 8], 1),
+            "kv": choice("KV cache", list(KV_FORMATS), "16 bit"),
+            "window": powers("window w", 128, 8192, 4096),
+            "context": powers("context n", 512, 131072, 32768),
+            "sequences": powers("sequences B", 1, 1024, 16),
         },
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from course_lib.errors import CourseError
@@ -56,3 +57,27 @@ def plan_memory(
         weights=model.params * bytes_per_weight,
         kv_per_sequence=copies * model.kv_bytes(context, bytes_per_element=bytes_per_kv),
     )
+
+
+def longest_context(
+    model: ModelShape,
+    device: Device,
+    sequences: int,
+    bytes_per_weight: float = 2,
+    bytes_per_kv: float = 2,
+    devices: int = 1,
+    utilisation: float = 0.9,
+) -> float:
+    """The most tokens that each of `sequences` can hold, whatever the model was trained for; see `plan_memory`.
+
+    0 where the weights leave no room for a token, infinite where every layer has a window and all windows fit.
+    """
+
+    def plan(n: int) -> MemoryPlan:
+        return plan_memory(model, device, n, bytes_per_weight, bytes_per_kv, devices, utilisation)
+
+    budget, windows = plan(1).kv_budget, model.layer_windows
+    if None not in windows and sequences * plan(max(windows)).kv_per_sequence <= budget:
+        return math.inf
+    most = range(1, math.ceil(2 * device.memory * devices))  # a token takes at least half a byte
+    return bisect_right(most, budget, key=lambda n: sequences * plan(n).kv_per_sequence)
