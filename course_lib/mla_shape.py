@@ -10,13 +10,14 @@ Two forms compute the same attention, as q . (W_UK c) = (W_UK^T q) . c:
 - absorbed: W_UK^T is applied to the query and W_UV to the output. Between them H query heads share one key, the cached
   r + p elements, and one value, the first r of them: multi-query attention.
 
-Which one is cheaper (`MlaShape.flops`; DeepSeek-V3's H 128, r 512, a 128, p 64, v 128, in one layer):
-- Prefill of 4,096 tokens: plain 0.82 TFLOP, absorbed 2.47. Both map every token once, but a query and a key then meet
-  on a + p + v = 320 elements in the plain form and on 2r + p = 1,088 in the absorbed one.
-- Decode at 4,096 tokens: plain 138 GFLOP, absorbed 1.17, because plain maps all cached latents again for one query.
+Which one is cheaper (`MlaShape.flops`; DeepSeek-V3's H 128, r 512, a 128, p 64, v 128, in one layer). Both apply W_UK
+and W_UV once per new token, to its latent or to its query and output. Beside that:
+- Prefill of 4,096 tokens: plain 0.69 TFLOP, absorbed 2.34, because a query and a key meet on a + p + v = 320 elements
+  in the plain form and on 2r + p = 1,088 in the absorbed one.
+- Decode at 4,096 tokens: plain 138 GFLOP, absorbed 1.14, because plain maps all cached latents again for one query.
   In bytes: absorbed reads the r + p = 576 elements of a token, plain also writes and reads the H(a + p + v) = 40,960
   that it makes of them.
-- Between them, n new tokens on a long cache cost the same at n = r(a + v) / (2r - a - v), here 171.
+- Between them: n new tokens on a long cache cost the same in both at n = r(a + v) / (2r - a - v), here 171.
 """
 
 from __future__ import annotations
@@ -71,15 +72,16 @@ class MlaShape:
         return self.kv_lora_rank + (self.q_lora_rank or 0)
 
     def flops(self, form: Form, heads: int, new: int, cached: int) -> int:
-        """FLOPs of W_UK, W_UV and causal attention in one layer: `new` tokens behind `cached` ones. 2 a multiply-add.
+        """FLOPs of causal attention in one layer, `new` tokens behind `cached` ones; a multiply-add is 2.
 
-        plain 2H((cached + new) r(a + v) + pairs (a + p + v)), absorbed 2H(new r(a + v) + pairs (2r + p)).
+        Without W_UK and W_UV of the new tokens, which count as linear layers. plain: 2H(cached r(a + v) + pairs
+        (a + p + v)), as it maps the cached latents again; absorbed: 2H pairs (2r + p).
         """
         pairs = new * cached + new * (new + 1) // 2
-        mapping = self.kv_lora_rank * (self.qk_nope_head_dim + self.v_head_dim)
         if form == "plain":
-            return 2 * heads * ((cached + new) * mapping + pairs * (self.qk_head_dim + self.v_head_dim))
-        return 2 * heads * (new * mapping + pairs * (self.entry + self.kv_lora_rank))
+            again = cached * self.kv_lora_rank * (self.qk_nope_head_dim + self.v_head_dim)
+            return 2 * heads * (again + pairs * (self.qk_head_dim + self.v_head_dim))
+        return 2 * heads * pairs * (self.entry + self.kv_lora_rank)
 
     def cheaper(self, new: int, cached: int) -> Form:
         """The form with fewer FLOPs, the absorbed one where they are equal. The number of heads does not matter."""

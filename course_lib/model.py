@@ -1,5 +1,7 @@
 """The decoder: Llama, Mistral, Qwen2 and Qwen3 differ in a bias, a norm and a window; one file holds them all.
 
+DeepSeek's differs in its attention, which is a module of its own (`mla`).
+
 It maps token ids to logits and knows nothing of requests, scheduling or sampling. Shapes: T tokens of the batch,
 h hidden, H query heads, K KV heads, d head_dim, f FFN size, V vocabulary.
 """
@@ -18,6 +20,7 @@ from course_lib.cache.store import FLOAT, KVFormat
 from course_lib.config import ModelConfig
 from course_lib.errors import RequestError
 from course_lib.linear import pack
+from course_lib.mla import LatentAttention
 from course_lib.norm import RMSNorm
 from course_lib.rope import Rope
 
@@ -61,7 +64,7 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
         self.attention_norm = RMSNorm(config.hidden, config.norm_eps)
-        self.attention = Attention(config, layer)
+        self.attention = LatentAttention(config, layer) if config.mla else Attention(config, layer)
         self.ffn_norm = RMSNorm(config.hidden, config.norm_eps)
         self.ffn = FeedForward(config)
 

@@ -18,6 +18,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from course_lib.config import ModelConfig  # noqa: E402
+from course_lib.mla_shape import MlaShape  # noqa: E402
 from course_lib.model import Decoder  # noqa: E402
 
 torch.set_num_threads(1)
@@ -39,11 +40,17 @@ def small_config(**changes) -> ModelConfig:
     return ModelConfig(**(shape | changes))
 
 
+def latent_config(**changes) -> ModelConfig:
+    """As `small_config`, with latent attention. All widths differ, so that none can stand for another."""
+    mla = MlaShape(kv_lora_rank=32, q_lora_rank=20, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12)
+    return small_config(**(dict(architecture="deepseek_v3", kv_heads=4, head_dim=24, mla=mla) | changes))
+
+
 def sharpen(model: Decoder, factor: float = 8.0) -> Decoder:
     """Random weights attend almost evenly, which would hide a wrong mask or block: scale queries, keys and values."""
     state = model.state_dict()
     for name in state:
-        if name.endswith("attention.qkv.weight"):
+        if name.endswith(("attention.qkv.weight", "attention.down.weight", "attention.q_up.weight", "attention.kv_up")):
             state[name] = state[name] * factor
     model.load_state_dict(state)
     return model

@@ -8,10 +8,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import facts
+from course_lib.batch import Batch
 from course_lib.config import ModelConfig
 from course_lib.errors import CourseError
 from course_lib.model import Decoder
 from course_lib.perf import counts, passes, probe, roofline, timing
+from tests.conftest import latent_config
 
 TOY = dict(layers=3, hidden=48, heads=6, kv_heads=2, head_dim=16, ffn=80, vocab=100, context=64)
 LLAMA = facts.model("Llama-3.1-8B").config
@@ -80,6 +82,42 @@ def test_the_engine_runs_the_matrix_products_that_are_counted(batch, context):
         attention = products.pop("bmm")  # of every query with every key: in a prefill that is more than is needed
         assert sum(products.values()) == cost.linear_flops + cost.head_flops
         assert attention == 4 * model.config.layers * cost.tokens * context * 6 * 16
+
+
+@pytest.mark.parametrize(
+    ("new", "cached", "sequences", "form"),
+    [(40, 0, 1, "plain"), (1, 39, 3, "absorbed"), (50, 10, 1, "plain"), (3, 50, 2, "absorbed")],
+)
+def test_latent_attention_runs_what_is_counted(new, cached, sequences, form):
+    """In its cheaper form. A chunk multiplies every query with every key, which the causal count leaves out."""
+    config = latent_config()
+    with torch.device("meta"):
+        model = Decoder(config)
+    batch = Batch.build([[0] * new] * sequences, [cached] * sequences, range(sequences))
+    cache = model.new_cache(sequences, cached + new)
+    cache.lengths[:] = [cached] * sequences
+    cost = counts.pass_cost(config, batch.query_lens, batch.cached_lens)
+    with FlopCounterMode(display=False) as counter:
+        model.run(batch, cache)
+    mla, hidden_pairs = config.mla, new * (new - 1) // 2
+    per_pair = {"plain": mla.qk_head_dim + mla.v_head_dim, "absorbed": mla.entry + mla.kv_lora_rank}[form]
+    assert mla.cheaper(new, cached) == form
+    not_needed = config.layers * sequences * 2 * config.heads * hidden_pairs * per_pair
+    assert counter.get_total_flops() == cost.flops + not_needed
+    assert cost.kv_read_bytes == sequences * cached * config.kv_bytes_per_token()
+
+
+def test_latent_attention_brings_decode_near_the_ridge():
+    """One entry serves 128 heads, so attention does 2 * 128 * 1,088 FLOP on the 1,152 bytes of a key."""
+    v3 = facts.model("DeepSeek-V3")
+    shape = dict(layers=61, hidden=7168, heads=128, kv_heads=128, head_dim=192, ffn=18432, vocab=129_280, context=4096)
+    config = ModelConfig(architecture="deepseek_v3", mla=v3.mla, **shape)
+    step = counts.decode_cost(config, batch=1, context=1000)
+    assert step.attention_flops / (1000 * config.kv_bytes_per_token()) == pytest.approx(241.8, abs=0.1)
+    assert counts.decode_flops_per_key(config) * 1000 == step.attention_flops
+    grown = counts.decode_cost(config, 1, 1001).attention_flops - step.attention_flops
+    assert grown == counts.decode_flops_per_key(config)
+    assert counts.decode_flops_per_key(LLAMA) == 4 * 32 * 4096
 
 
 def test_a_timed_pass_can_be_repeated():

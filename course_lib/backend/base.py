@@ -12,6 +12,7 @@ from course_lib.batch import Batch
 from course_lib.cache import KVCache
 from course_lib.cache.store import KVFormat
 from course_lib.config import ModelConfig
+from course_lib.mla import LatentAttention
 from course_lib.norm import RMSNorm
 from course_lib.rope import Rope
 from course_lib.sampling import Sampler
@@ -47,6 +48,13 @@ class Step(Protocol):
 
         window, sinks: of the layer, as in `attention.attend`. norms: of each head of q and of k, before the rotation
         (Qwen3). May overwrite qkv.
+        """
+        ...
+
+    def latent_attention(self, query: Tensor, entry: Tensor, module: LatentAttention) -> Tensor:
+        """Rotate the last p elements of query [T, H, a + p] and entry [T, r + p], store the entry, attend.
+
+        Where `check` accepts latent attention. module: its `attend` is called. Returns [T, H * v].
         """
         ...
 

@@ -14,6 +14,7 @@ from course_lib.batch import Batch
 from course_lib.cache import KVCache
 from course_lib.cache.store import KVFormat
 from course_lib.config import ModelConfig
+from course_lib.mla import LatentAttention
 from course_lib.norm import RMSNorm
 from course_lib.rope import Rope
 from course_lib.sampling import Sampler, draw_tokens
@@ -59,6 +60,15 @@ class TorchStep:
         q, k = rotated[:, :heads], (qk if self.before_rope else rotated)[:, heads:]
         self.cache.write(layer, k, v, self.slots)
         return self.attend(q, layer, self.source, self.pieces, window, sinks).flatten(1)
+
+    def latent_attention(self, query: Tensor, entry: Tensor, module: LatentAttention) -> Tensor:
+        query, entry = (self._rotate_last(x, module.shape.qk_rope_head_dim) for x in (query, entry[:, None]))
+        self.cache.write(module.layer, entry, entry[..., : module.rank], self.slots)
+        return module.attend(query, self.cache, self.pieces)
+
+    def _rotate_last(self, x: Tensor, elements: int) -> Tensor:
+        fixed, turned = x.tensor_split((x.shape[-1] - elements,), dim=-1)
+        return torch.cat((fixed, Rope.rotate(turned, self.rotation)), dim=-1)
 
 
 class TorchBackend:

@@ -113,6 +113,11 @@ class TritonBackend:
             raise ModelError("the triton backend has no attention sinks; use torch")
         if config.hidden > LONGEST_ROW:
             raise ModelError(f"the triton backend takes a hidden size of up to {LONGEST_ROW}, not {config.hidden}")
+        if config.mla:
+            width = config.mla.entry
+            raise ModelError(
+                f"the triton backend has no kernel for latent attention, whose keys are {width} wide; use torch"
+            )
         check_head_dim("the triton backend", config.head_dim)
 
     def check_blocks(self, block_size: int) -> None:

@@ -113,8 +113,13 @@ class KVFormat(ABC):
     def reserve(self, space: Space, shape: str) -> Store:
         """As `store`; shape: the size in the user's words, such as "4 x 128", for the error message.
 
-        Raises RequestError where the memory cannot be reserved.
+        Raises RequestError where the memory cannot be reserved, and for latent attention in another format than FLOAT.
         """
+        if space.config.mla and self != FLOAT:
+            raise RequestError(
+                f"the KV cache format '{self.label}' is made of keys and values, and latent attention stores neither; "
+                f"use '{FLOAT.name}'"
+            )
         try:
             return self.store(space)
         except RuntimeError:  # torch.OutOfMemoryError on a GPU, a plain RuntimeError on the CPU
@@ -137,8 +142,8 @@ class Float(KVFormat):
     def bytes_per_element(self, head_dim: int, dtype: torch.dtype) -> float:
         return dtype.itemsize
 
-    def store(self, space: Space) -> FloatStore:
-        return FloatStore(space)
+    def store(self, space: Space) -> Store:
+        return LatentStore(space) if space.config.mla else FloatStore(space)
 
 
 FLOAT = Float()
@@ -159,3 +164,26 @@ class FloatStore(Store):
     def read(self, layer: int, gather: Gather, rows: slice) -> tuple[Tensor, Tensor]:
         keys, values = (gather(store[layer]).flatten(1, 2) for store in self.tensors)
         return keys, values
+
+
+class LatentStore(Store):
+    """Of latent attention (MLA). keys: [L, slots, 1, r + p], a token's normalised latent and its rotated rope key.
+
+    values: [L, slots, 1, r], the latents again: a view of keys, so nothing is stored twice.
+    """
+
+    def __init__(self, space: Space):
+        heads, width, _ = space.config.kv_entry
+        size = (space.config.layers, space.slots, heads, width)
+        self.keys = torch.zeros(size, dtype=space.dtype, device=space.device)
+        self.rank = space.config.mla.kv_lora_rank
+        self.values = self.keys[..., : self.rank]
+        self.tensors = (self.keys.unflatten(1, (-1, space.block_size)),)
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        """Store the keys, [T, 1, r + p]; the values are part of them."""
+        self.keys[layer].index_copy_(0, slots, keys)
+
+    def read(self, layer: int, gather: Gather, rows: slice) -> tuple[Tensor, Tensor]:
+        keys = gather(self.tensors[0][layer]).flatten(1, 2)
+        return keys, keys[..., : self.rank]

@@ -15,7 +15,7 @@ Sources: 2 FLOP per weight and token and the attention term are the forward cost
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from course_lib.config import ModelConfig
@@ -81,12 +81,26 @@ def pass_cost(
     return PassCost(
         tokens=tokens,
         linear_flops=2 * block_matrix_params(config) * tokens,
-        attention_flops=4 * config.heads * config.head_dim * pairs,
+        attention_flops=_latent_flops(config, sequences) if config.mla else 4 * config.heads * config.head_dim * pairs,
         head_flops=2 * config.hidden * config.vocab * len(new),
         weight_bytes=matmul_params(config) * bytes_per_weight,
         kv_read_bytes=kv_of_layer * keys,
         kv_write_bytes=kv_of_layer * config.layers * tokens,
     )
+
+
+def decode_flops_per_key(config: ModelConfig) -> int:
+    """FLOPs of a decode step for each key that a query sees: 4 L H d, or with MLA, absorbed, 2 L H (2r + p)."""
+    if config.mla:
+        return config.layers * config.mla.flops("absorbed", config.heads, new=1, cached=0)
+    return 4 * config.layers * config.heads * config.head_dim
+
+
+def _latent_flops(config: ModelConfig, sequences: Mapping[tuple[int, int], int]) -> int:
+    """Attention FLOPs with MLA, each sequence in its cheaper form; W_UK and W_UV of new tokens are linear layers."""
+    mla, heads = config.mla, config.heads
+    per_layer = [count * mla.flops(mla.cheaper(n, c), heads, n, c) for (n, c), count in sequences.items()]
+    return config.layers * sum(per_layer)
 
 
 def prefill_cost(config: ModelConfig, n: int, bytes_per_weight: float = 2, bytes_per_kv: float = 2) -> PassCost:

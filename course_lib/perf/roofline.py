@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from course_lib.config import ModelConfig
 from course_lib.errors import CourseError
 from course_lib.facts import Device
-from course_lib.perf.counts import PassCost, decode_cost, matmul_params, prefill_cost
+from course_lib.perf.counts import PassCost, decode_cost, decode_flops_per_key, matmul_params, prefill_cost
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,9 @@ def critical_context(config: ModelConfig, machine: Machine, bytes_per_kv: float 
     """n*, the context beyond which no batch makes a whole decode step compute-bound; infinite if there is none.
 
     I(B, n) = (2P + 4LHd n) B / (P b_w + B n kv), with kv = 2LKd b, grows with B towards (2P + 4LHd n) / (n kv).
-    That limit is below I* when n > n* = 2P / (I* kv - 4LHd). Full attention is assumed in every layer.
+    That limit is below I* when n > n* = 2P / (I* kv - 4LHd). Full attention is assumed in every layer; with latent
+    attention the terms for 4LHd and kv are its own.
     """
     kv = config.kv_bytes_per_token(bytes_per_kv)
-    denominator = machine.ridge * kv - 4 * config.layers * config.heads * config.head_dim
+    denominator = machine.ridge * kv - decode_flops_per_key(config)
     return 2 * matmul_params(config) / denominator if denominator > 0 else math.inf

@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 from torch import Tensor
 
-from course_lib.attention import attend
 from course_lib.backend import TorchBackend
 from course_lib.model import Decoder
 
@@ -37,17 +36,18 @@ def tally(model: Decoder) -> Iterator[Tally]:
     def count_tokens(module, inputs: tuple, output: Tensor) -> None:
         count.token_passes += len(output)
 
-    def count_pairs(query, layer, cache, pieces, window, sinks):
-        if layer == 0:
-            for piece in pieces:
-                mask = piece.mask(cache, layer, window, sinks, query.device)
+    class Counting(TorchBackend):
+        def step(self, batch, cache, rope, device):
+            step, kind = super().step(batch, cache, rope, device), (model.config.windows[0], model.config.sinks)
+            for piece in step.pieces:
+                mask = piece.mask(cache, 0, *kind, device)
                 # No mask: one new token a sequence, and it sees every key.
-                count.pairs += len(piece.cached) * piece.reach(window, sinks) if mask is None else int(mask.sum())
-        return attend(query, layer, cache, pieces, window, sinks)
+                count.pairs += len(piece.cached) * piece.reach(*kind) if mask is None else int(mask.sum())
+            return step
 
     hook = model.blocks[0].ffn.register_forward_hook(count_tokens)
     try:
-        with patch.object(model, "backend", TorchBackend(count_pairs)):
+        with patch.object(model, "backend", Counting()):
             yield count
     finally:
         hook.remove()

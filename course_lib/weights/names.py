@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from course_lib.config import ModelConfig
+from course_lib.mla_shape import MlaShape
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ HUGGING_FACE = Naming(
     ),
 )
 
+
 GGUF = Naming(
     embed="token_embd.weight",
     norm="output_norm.weight",
@@ -96,12 +98,31 @@ GGUF = Naming(
 )
 
 
+def deepseek(mla: MlaShape) -> Naming:
+    """Hugging Face's names of a DeepSeek model with dense layers: another attention in the same block."""
+
+    def projection(name: str) -> str:
+        return f"model.layers.{{i}}.self_attn.{name}.weight"
+
+    layer = {ours: theirs for ours, theirs in HUGGING_FACE.layer.items() if "qkv" not in ours and "qk_norm" not in ours}
+    first = "q_a_proj" if mla.q_lora_rank else "q_proj"
+    layer["attention.down.weight"] = projection(first), projection("kv_a_proj_with_mqa")
+    layer["attention.kv_norm.weight"] = (projection("kv_a_layernorm"),)
+    layer["attention.kv_up"] = (projection("kv_b_proj"),)
+    if mla.q_lora_rank:
+        layer["attention.q_norm.weight"] = (projection("q_a_layernorm"),)
+        layer["attention.q_up.weight"] = (projection("q_b_proj"),)
+    return replace(HUGGING_FACE, layer=layer)
+
+
 def source_shape(ours: str, theirs: str, config: ModelConfig) -> tuple[int, ...]:
     """The shape that source tensor `theirs` must have to become (part of) our parameter `ours`."""
     h, d = config.hidden, config.head_dim
     q, kv = config.heads * d, config.kv_heads * d
     if ours in ("embed.weight", "head.weight"):
         return (config.vocab, h)
+    if config.mla and ".self_attn." in theirs:
+        return _latent_shape(theirs.split(".")[-2], config)
     if "q_norm" in ours or "k_norm" in ours:
         return (d,)
     if "norm" in ours:
@@ -110,6 +131,38 @@ def source_shape(ours: str, theirs: str, config: ModelConfig) -> tuple[int, ...]
         rows = q if ("q_proj" in theirs or "attn_q" in theirs) else kv
         return (rows,) if ours.endswith("bias") else (rows, h)
     return {"out": (h, q), "gate_up": (config.ffn, h), "down": (h, config.ffn)}[ours.split(".")[-2]]
+
+
+def _latent_shape(projection: str, config: ModelConfig) -> tuple[int, ...]:
+    mla, h, heads = config.mla, config.hidden, config.heads
+    return {
+        "q_proj": (heads * mla.qk_head_dim, h),
+        "q_a_proj": (mla.q_lora_rank, h),
+        "q_a_layernorm": (mla.q_lora_rank,),
+        "q_b_proj": (heads * mla.qk_head_dim, mla.q_lora_rank),
+        "kv_a_proj_with_mqa": (mla.entry, h),
+        "kv_a_layernorm": (mla.kv_lora_rank,),
+        "kv_b_proj": (heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank),
+        "o_proj": (h, heads * mla.v_head_dim),
+    }[projection]
+
+
+def half_split(config: ModelConfig) -> Callable[[str, Tensor], Tensor]:
+    """Reorder the rows that DeepSeek's interleaved RoPE rotates, so that half-split RoPE gives the same scores.
+
+    They are the last p rows of each query head and of the joint projection of latent and rope key: elements 2i and
+    2i + 1, which are a pair, move to i and i + p/2. Queries and keys move alike, so their products stay.
+    """
+    p = config.mla.qk_rope_head_dim
+
+    def apply(name: str, tensor: Tensor) -> Tensor:
+        if name.split(".")[-2] not in ("q_proj", "q_b_proj", "kv_a_proj_with_mqa"):
+            return tensor
+        heads = tensor.view(1 if "kv_a" in name else config.heads, -1, tensor.shape[-1])
+        fixed, turned = heads.split((heads.shape[1] - p, p), dim=1)
+        return torch.cat((fixed, turned[:, 0::2], turned[:, 1::2]), dim=1).view(tensor.shape)
+
+    return apply
 
 
 def unpermute(config: ModelConfig) -> Callable[[str, Tensor], Tensor]:

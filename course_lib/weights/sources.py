@@ -13,13 +13,11 @@ from torch import Tensor
 from course_lib.config import ModelConfig
 from course_lib.errors import ModelError
 from course_lib.files import read_json
-from course_lib.weights.names import GGUF, HUGGING_FACE, Naming, unpermute
+from course_lib.weights.names import GGUF, HUGGING_FACE, Naming, deepseek, half_split, unpermute
 
 
 class SafetensorsFolder:
     """A Hugging Face folder: config.json and model.safetensors, whole or in shards with an index."""
-
-    naming: Naming = HUGGING_FACE
 
     def __init__(self, folder: Path):
         self.path = folder
@@ -30,6 +28,9 @@ class SafetensorsFolder:
         if config.get("quantization_config"):
             raise ModelError(f"{folder}: quantised checkpoints are not supported yet; use the unquantised model")
         self.config = ModelConfig.from_hf(config, str(folder / "config.json"))
+        self.naming: Naming = deepseek(self.config.mla) if self.config.mla else HUGGING_FACE
+        interleaved = self.config.mla and config.get("rope_interleave", True)
+        self._reorder = half_split(self.config) if interleaved else lambda name, tensor: tensor
         self._files: dict[str, Path] = {}  # tensor -> file
         self._open: dict[Path, Any] = {}
         index = folder / "model.safetensors.index.json"
@@ -54,9 +55,10 @@ class SafetensorsFolder:
         if name not in self._files:
             raise ModelError(f"{self.path}: the tensor '{name}' is missing; the file does not fit its config.json")
         try:
-            return _checked(self._file(self._files[name]).get_tensor(name), shape, name, self._files[name])
+            tensor = self._file(self._files[name]).get_tensor(name)
         except SafetensorError as error:
             raise ModelError(f"{self._files[name]}: the tensor '{name}' cannot be read ({error})") from None
+        return self._reorder(name, _checked(tensor, shape, name, self._files[name]))
 
 
 class GGUFFile:

@@ -15,11 +15,12 @@ from course_lib.batch import Batch
 from course_lib.cache import ContiguousCache
 from course_lib.errors import RequestError
 from course_lib.model import Decoder
-from tests.conftest import sharpen, small_config
+from tests.conftest import latent_config, sharpen, small_config
 
 MODELS = {
     "full": sharpen(Decoder.random(small_config(), seed=1)),
     "window": sharpen(Decoder.random(small_config(architecture="mistral", windows=(5, None)), seed=2)),
+    "latent": sharpen(Decoder.random(latent_config(), seed=3)),
 }
 
 
