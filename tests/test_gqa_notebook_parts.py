@@ -61,6 +61,7 @@ def test_every_model_has_redesigns_whose_heads_share_evenly(name):
     designs = redesigns(shape, window=512)
     assert designs["as it is"] is shape
     assert ("MLA, 512 + 64" in designs) == (shape.mla is None)
+    assert ("no windows" in designs) == any(shape.windows)
     for other in designs.values():
         assert other.kv_heads is None or shape.heads % other.kv_heads == 0
         assert other.kv_bytes(4096) > 0

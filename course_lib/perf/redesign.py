@@ -28,7 +28,8 @@ def redesigns(shape: ModelShape, window: int) -> dict[str, ModelShape]:
     """The shape as it is, and with other attention in its place; names as the planner prints them.
 
     With fewer KV heads, where the query heads can share them evenly: all, a quarter, an eighth, one. With a window of
-    w tokens in every layer or, as Gemma 3, in five layers of six. With DeepSeek's latent.
+    w tokens in every layer or, as Gemma 3, in five layers of six; without the windows that it has. With DeepSeek's
+    latent.
     """
     counts = dict.fromkeys((shape.heads, shape.heads // 4, shape.heads // 8, 1))
     shared = {
@@ -37,11 +38,13 @@ def redesigns(shape: ModelShape, window: int) -> dict[str, ModelShape]:
         if count and shape.heads % count == 0 and count != shape.kv_heads
     }
     hybrid = (window,) * (GEMMA_PERIOD - 1) + (None,)
+    full = {"no windows": replace(shape, windows=(None,))} if any(shape.windows) else {}
     latent = {} if shape.mla else {"MLA, 512 + 64": replace(shape, mla=DEEPSEEK_MLA, total_params=shape.params)}
     return {
         "as it is": shape,
         **shared,
         f"w = {window:,} in 5 of 6 layers": replace(shape, windows=hybrid),
         f"w = {window:,} in every layer": replace(shape, windows=(window,)),
+        **full,
         **latent,
     }
