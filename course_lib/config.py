@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from course_lib.errors import ModelError
-from course_lib.mla_shape import MlaShape
+from course_lib.mla_shape import MlaShape, hf_mla
 from course_lib.windows import HYBRIDS, hf_windows, kept_tokens
 
 ARCHITECTURES = {
@@ -141,7 +141,7 @@ class ModelConfig:
         # transformers 5 nests the RoPE settings, earlier versions keep them at the top level.
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         eos = config.get("eos_token_id")
-        mla = _hf_mla(need, config, source) if arch.startswith("deepseek") else None
+        mla = hf_mla(need, config, source) if arch.startswith("deepseek") else None
         return cls(
             architecture=arch,
             layers=layers,
@@ -226,21 +226,6 @@ def kv_bytes_per_token(
     """
     heads, key, value = kv_entry(kv_heads, head_dim, mla)
     return layers * heads * (key + value) * bytes_per_element
-
-
-def _hf_mla(need: Callable[[str], Any], config: Mapping[str, Any], source: str) -> MlaShape:
-    """DeepSeek's latent attention. Raises ModelError where the model is more than dense layers without biases."""
-    if config.get("n_routed_experts") and config.get("first_k_dense_replace", 0) < need("num_hidden_layers"):
-        raise ModelError(f"{source}: mixtures of experts are not supported; DeepSeek models run with dense layers only")
-    if config.get("attention_bias"):
-        raise ModelError(f"{source}: latent attention with biases (attention_bias) is not supported")
-    return MlaShape(
-        kv_lora_rank=need("kv_lora_rank"),
-        q_lora_rank=config.get("q_lora_rank"),
-        qk_nope_head_dim=need("qk_nope_head_dim"),
-        qk_rope_head_dim=need("qk_rope_head_dim"),
-        v_head_dim=need("v_head_dim"),
-    )
 
 
 def _hf_rope_scaling(rope: Mapping[str, Any], source: str) -> Llama3Scaling | None:

@@ -22,8 +22,9 @@ and W_UV once per new token, to its latent or to its query and output. Beside th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from course_lib.errors import ModelError
 
@@ -87,3 +88,21 @@ class MlaShape:
         """The form with fewer FLOPs, the absorbed one where they are equal. The number of heads does not matter."""
         plain, absorbed = (self.flops(form, 1, new, cached) for form in ("plain", "absorbed"))
         return "plain" if plain < absorbed else "absorbed"
+
+
+def hf_mla(need: Callable[[str], Any], config: Mapping[str, Any], source: str) -> MlaShape:
+    """Read DeepSeek's Hugging Face config; need: an entry, or a ModelError that names it.
+
+    Raises ModelError where the model is more than dense layers without biases. `source` names the file.
+    """
+    if config.get("n_routed_experts") and config.get("first_k_dense_replace", 0) < need("num_hidden_layers"):
+        raise ModelError(f"{source}: mixtures of experts are not supported; DeepSeek models run with dense layers only")
+    if config.get("attention_bias"):
+        raise ModelError(f"{source}: latent attention with biases (attention_bias) is not supported")
+    return MlaShape(
+        kv_lora_rank=need("kv_lora_rank"),
+        q_lora_rank=config.get("q_lora_rank"),
+        qk_nope_head_dim=need("qk_nope_head_dim"),
+        qk_rope_head_dim=need("qk_rope_head_dim"),
+        v_head_dim=need("v_head_dim"),
+    )

@@ -1,30 +1,24 @@
-"""Latent attention: its two forms agree, with each other, with transformers and with a loop; planted mistakes do not.
+"""Latent attention: its two forms and a loop agree, it runs in both engines, and a token is stored once.
 
 That a cached, chunked, batched or paged pass equals a whole one is tested beside the other variants, in `test_cache.py`
-and `tests/cache/test_paged.py`.
+and `tests/cache/test_paged.py`; that the logits are those of transformers in `test_mla_parity.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import random
 from unittest import mock
 
 import pytest
 import torch
-import torch.nn.functional as F
-import transformers
-from torch import nn
 
-from course_lib import SamplingParams, load_model
+from course_lib import SamplingParams
 from course_lib.backend import choose_backend
-from course_lib.backend.torch_backend import TorchStep
 from course_lib.batch import Batch
 from course_lib.cache import BlockManager, ContiguousCache, PagedCache
 from course_lib.cache.formats import FORMATS
 from course_lib.cache.store import FLOAT, Float
-from course_lib.config import ModelConfig
 from course_lib.engine import ChunkedPrefill, Engine, Recompute, Swap
 from course_lib.errors import CourseError, ModelError, RequestError
 from course_lib.mla import LatentAttention
@@ -35,160 +29,7 @@ from course_lib.rope import Rope
 from tests.conftest import latent_config, sharpen
 from tests.serving.test_engine import check_logits, ids, preemptions, with_model
 
-TOLERANCE = 1e-4
-FORMS = ("plain", "absorbed", None)
 V3 = MlaShape(kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
-COMMON = dict(
-    hidden_size=48,
-    intermediate_size=96,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=4,
-    vocab_size=97,
-    max_position_embeddings=256,
-    rms_norm_eps=1e-3,  # far from that of the latents' norms, so that taking one for the other shows
-    kv_lora_rank=24,
-    q_lora_rank=20,
-    qk_nope_head_dim=16,
-    qk_rope_head_dim=8,
-    v_head_dim=12,
-    first_k_dense_replace=3,
-    n_routed_experts=2,
-    n_group=1,
-    topk_group=1,
-)
-CASES = {
-    "v2": (transformers.DeepseekV2Config, {}),
-    "v2-lite": (transformers.DeepseekV2Config, dict(q_lora_rank=None)),
-    "v3": (transformers.DeepseekV3Config, {}),
-    "v3-half-split": (transformers.DeepseekV3Config, dict(rope_interleave=False)),
-}
-
-
-@functools.cache
-def peer(kind: str) -> transformers.PreTrainedModel:
-    """A random DeepSeek of dense layers, every parameter away from its default."""
-    config_class, changes = CASES[kind]
-    config = config_class(**(COMMON | changes), attn_implementation="eager")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model
-
-
-@pytest.fixture
-def twins(request, tmp_path):
-    """(transformers' logits of 80 tokens, our model, the tokens)"""
-    theirs = peer(request.param)
-    theirs.save_pretrained(tmp_path)
-    tokens = ids(80, seed=1)
-    with torch.no_grad():
-        want = theirs(torch.tensor([tokens])).logits[0]
-    assert want.std() > 0.1  # a model whose logits are all alike would pass any comparison
-    return want, load_model(str(tmp_path), device="cpu"), tokens
-
-
-def set_form(model: Decoder, form: str | None) -> Decoder:
-    for block in model.blocks:
-        block.attention.form = form
-    return model
-
-
-@pytest.mark.parametrize("twins", CASES, indirect=True)
-@pytest.mark.parametrize("form", FORMS)
-def test_logits_equal_transformers(twins, form):
-    want, model, tokens = twins
-    torch.testing.assert_close(set_form(model, form)(tokens), want, atol=TOLERANCE, rtol=0)
-
-
-@pytest.mark.parametrize("twins", ["v2-lite", "v3"], indirect=True)
-def test_prompt_chunk_and_decodes_equal_transformers(twins):
-    """Forms alternate between the passes; what they leave in the cache is the same."""
-    want, model, tokens = twins
-    cache, parts = model.new_cache(capacity=80), []
-    for i, n in enumerate([30, 5, 20, *[1] * 25]):
-        start = cache.lengths[0]
-        parts.append(set_form(model, FORMS[i % 3])(tokens[start : start + n], cache))
-    torch.testing.assert_close(torch.cat(parts), want, atol=TOLERANCE, rtol=0)
-
-
-@pytest.mark.parametrize("kind", CASES)
-def test_parameters_are_counted(kind, tmp_path):
-    peer(kind).save_pretrained(tmp_path)
-    assert load_model(str(tmp_path), device="cpu").config.parameters() == peer(kind).num_parameters()
-
-
-def unnormalised(attention: LatentAttention) -> None:
-    attention.kv_norm = nn.Identity()
-
-
-def scale_of_the_nope_part(attention: LatentAttention) -> None:
-    attention.scale = attention.shape.qk_nope_head_dim**-0.5
-
-
-def scale_of_the_stored_key(attention: LatentAttention) -> None:
-    attention.scale = attention.shape.entry**-0.5
-
-
-def no_rope_part_in_the_product(attention: LatentAttention) -> None:
-    """What is left if W_UK^T q meets the latent only."""
-    absorbed, width = attention.absorbed, attention.shape.qk_rope_head_dim
-    attention.absorbed = attention.plain = lambda query, entries, mask: absorbed(
-        query, F.pad(entries[..., :-width], (0, width)), mask
-    )
-
-
-def w_uk_and_w_uv_swapped(attention: LatentAttention) -> None:
-    parts = attention.kv_up.unflatten(0, (attention.heads, -1)).split(
-        (attention.shape.qk_nope_head_dim, attention.shape.v_head_dim), dim=1
-    )
-    attention.kv_up = nn.Parameter(torch.cat(parts[::-1], dim=1).flatten(0, 1), requires_grad=False)
-
-
-PLANTED = [
-    unnormalised,
-    scale_of_the_nope_part,
-    scale_of_the_stored_key,
-    no_rope_part_in_the_product,
-    w_uk_and_w_uv_swapped,
-]
-
-
-@pytest.mark.parametrize("twins", ["v3"], indirect=True)
-@pytest.mark.parametrize("plant", PLANTED)
-@pytest.mark.parametrize("form", ["plain", "absorbed"])
-def test_planted_mistakes_are_far_from_transformers(twins, plant, form):
-    want, model, tokens = twins
-    set_form(model, form)
-    for block in model.blocks:
-        plant(block.attention)
-    assert (model(tokens) - want).abs().max() > 100 * TOLERANCE
-
-
-@pytest.mark.parametrize("twins", ["v3"], indirect=True)
-def test_rope_on_the_first_elements_is_far_from_transformers(twins):
-    """They are those of the latent and of its share of the query."""
-    want, model, tokens = twins
-
-    def rotate_first(step, x, elements):
-        turned, fixed = x.tensor_split((elements,), dim=-1)
-        return torch.cat((Rope.rotate(turned, step.rotation), fixed), dim=-1)
-
-    with mock.patch.object(TorchStep, "_rotate_last", rotate_first):
-        assert (model(tokens) - want).abs().max() > 100 * TOLERANCE
-
-
-def test_interleaved_weights_taken_as_they_are_stored_are_far_from_transformers(tmp_path):
-    """8: the rope rows of queries and of the shared key."""
-    peer("v3").save_pretrained(tmp_path)
-    tokens = ids(80, seed=1)
-    right = load_model(str(tmp_path), device="cpu")
-    with mock.patch("course_lib.weights.sources.half_split", lambda config: lambda name, tensor: tensor):
-        wrong = load_model(str(tmp_path), device="cpu")
-    assert (right(tokens) - wrong(tokens)).abs().max() > 100 * TOLERANCE
 
 
 def random_attention(shape: MlaShape, heads: int, dtype: torch.dtype, seed: int) -> LatentAttention:
@@ -201,7 +42,7 @@ def random_attention(shape: MlaShape, heads: int, dtype: torch.dtype, seed: int)
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, TOLERANCE)])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-4)])
 def test_both_forms_equal_a_loop_over_heads_and_tokens(seed, dtype, tolerance):
     """Section 2.1 of the paper, equations 9 to 19, written as plainly as possible in float64, for random shapes.
 
@@ -353,18 +194,6 @@ def test_an_impossible_config_is_one_sentence(changes, sentence):
 def test_an_impossible_shape_is_one_sentence(changes, sentence):
     with pytest.raises(ModelError, match=sentence):
         dataclasses.replace(V3, **changes)
-
-
-@pytest.mark.parametrize("changes, sentence", [
-    (dict(first_k_dense_replace=2), "mixtures of experts are not supported; DeepSeek models run with dense"),
-    (dict(attention_bias=True), "latent attention with biases"),
-    (dict(kv_lora_rank=None), "the entry 'kv_lora_rank' is missing"),
-    (dict(rope_scaling=dict(type="yarn", factor=40)), "RoPE scaling 'yarn' is not supported"),
-])  # fmt: skip
-def test_a_checkpoint_that_the_decoder_cannot_run_is_one_sentence(changes, sentence):
-    config = COMMON | dict(architectures=["DeepseekV3ForCausalLM"]) | changes
-    with pytest.raises(ModelError, match=sentence):
-        ModelConfig.from_hf(config)
 
 
 def test_the_triton_backend_is_not_chosen_and_says_why_when_named():
