@@ -17,6 +17,7 @@ from course_lib.cache import BlockManager, ContiguousCache, KVCache, PagedCache,
 from course_lib.cache.codebook import Codebook, fit_keys
 from course_lib.cache.formats import FORMATS
 from course_lib.cache.ring_layers import RingLayers
+from course_lib.cache.store import FLOAT, Float
 from course_lib.errors import ModelError, RequestError
 from course_lib.model import Decoder
 from course_lib.windowed import windowed
@@ -118,6 +119,17 @@ def test_a_format_that_needs_tokens_in_order_is_refused():
         RequestError, match="kivi2 keeps a window of float tokens for each row, which only a contiguous"
     ):
         RingCache(windowed(MODEL, 4).config, 2, 20, kv_format=FORMATS["kivi2"])
+    assert type(windowed(MODEL, 4).new_cache(2, 20, FORMATS["kivi2"])) is ContiguousCache
+    assert type(windowed(MODEL, 4).new_cache(2, 20, FORMATS["int8"])) is RingCache
+
+
+def test_keys_stored_before_rope_are_rotated_by_their_own_positions():
+    """Slots of a ring are not positions. The same floats, rotated when they are read, not when they are written."""
+    model = windowed(MODEL, 4, sinks=1, layers=[0, 2])
+    caches = [model.new_cache(2, 50, kv_format) for kv_format in (FLOAT, Float(before_rope=True))]
+    assert [type(cache) for cache in caches] == [RingCache] * 2
+    for i, news in enumerate([[3, 9], [1, 1], [6, 2], [1, 1], [1, 20], [1, 1]]):
+        close(*(feed(model, cache, news, i) for cache in caches))
 
 
 @pytest.mark.parametrize("sinks", [0, 2])
