@@ -129,6 +129,7 @@ def serve(
     max_waiting: Annotated[int, typer.Option(help="Most completions beyond these; then requests get 429.")] = 64,
     blocks: Annotated[int, typer.Option(help="KV cache, in blocks.")] = 512,
     block_size: Annotated[int, typer.Option(help="Tokens per block.")] = 16,
+    kv_cache_dtype: Annotated[str, typer.Option(help="How keys and values are stored: auto, int8 or fp8.")] = "auto",
     prefix_cache: Annotated[PrefixCache, typer.Option(help="How shared prefixes are found.")] = PrefixCache.HASH,
     drain: Annotated[float, typer.Option(help="Seconds that running requests have after SIGTERM or Ctrl-C.")] = 30.0,
 ) -> None:
@@ -148,6 +149,7 @@ def serve(
         port,
         max_waiting=max_waiting,
         drain=drain,
+        kv_cache_dtype=kv_cache_dtype,
         prefix_cache=prefix_cache.value,
         max_num_seqs=max_num_seqs,
         blocks=blocks,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from course_lib.engine import Engine, Metrics, Request, StepOutput
 
@@ -19,6 +19,7 @@ class Monitor(Metrics):
         self._running = Gauge("course_requests_running", "Completions that hold blocks", registry=registry)
         self._waiting = Gauge("course_requests_waiting", "Requests that hold no blocks", registry=registry)
         self._blocks = Gauge("course_kv_blocks", "KV blocks by state", ["state"], registry=registry)
+        self._cache = Info("course_kv_cache", "How keys and values are stored", registry=registry)
         self._ended = Counter("course_requests", "Completions that ended, by reason", ["reason"], registry=registry)
         self._prompt = Counter("course_prompt_tokens", "Prompt tokens of accepted requests", registry=registry)
         self._hits = Counter("course_prefix_hit_tokens", "Prompt tokens found in the prefix cache", registry=registry)
@@ -57,9 +58,10 @@ class Monitor(Metrics):
         self._preempted.inc(self.steps[-1].preemptions)
 
     def observe(self, engine: Engine) -> None:
-        """Set the gauges to what the engine holds now."""
+        """Set the gauges to what the engine holds now, and how."""
         self._running.set(len(engine.scheduler.running))
         self._waiting.set(len(engine.scheduler.waiting))
+        self._cache.info({"dtype": engine.cache.format.label})
         blocks = engine.manager.stats()
         for state, number in (("used", blocks.in_use), ("cached", blocks.cached), ("free", blocks.free)):
             self._blocks.labels(state).set(number)

@@ -90,11 +90,13 @@ def build_engine(llm: LLM, prefix_cache: str = "hash", **settings) -> Engine:
     return Engine(llm, index=INDEXES[prefix_cache](), order=Priority(), **settings)
 
 
-def serve(model: str | None, host: str, port: int, *, max_waiting: int, drain: float, **engine) -> None:
+def serve(
+    model: str | None, host: str, port: int, *, max_waiting: int, drain: float, kv_cache_dtype: str = "auto", **engine
+) -> None:
     """Load the model and serve it until SIGTERM or SIGINT. engine: settings of `build_engine`.
 
     Raises CourseError where something is in the way.
     """
     with listen(host, port) as listener:
-        engine = build_engine(LLM(model), **engine)
+        engine = build_engine(LLM(model, kv_cache_dtype=kv_cache_dtype), **engine)
         Server(engine, listener, max_waiting=max_waiting, drain=drain).serve_until_ended()

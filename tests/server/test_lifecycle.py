@@ -227,6 +227,12 @@ def test_metrics_parse_and_count(start):
     assert after["course_time_per_output_token_seconds_count"] == 2
 
 
+def test_the_format_of_the_cache_is_shown(start):
+    server = start(kv_cache_dtype="int8")
+    server.complete(model="tiny", prompt=PROMPT, max_tokens=1)
+    eventually(lambda: samples(server).get("course_kv_cache_info[int8]") == 1)
+
+
 def test_preemptions_are_counted_and_change_nothing(start):
     server = start(blocks=6)
     params = dict(max_tokens=50, temperature=0)
