@@ -21,8 +21,8 @@ class PagedCache(SlotCache):
 
     Which blocks a sequence has is the manager's affair. Row i is the i-th sequence given to `bind`, so the sequences of
     a step are neighbours wherever their blocks lie. block_tables: int32 [rows, widest table], padded with 0, as of the
-    last call of `slots`; what a kernel reads. kv_format: how keys and values are stored. Raises RequestError where the
-    memory cannot be reserved.
+    last call of `slots`; on the CPU, for whoever reads them moves them. kv_format: how keys and values are stored.
+    Raises RequestError where the memory cannot be reserved.
     """
 
     def __init__(
@@ -38,7 +38,8 @@ class PagedCache(SlotCache):
         super().__init__(space, kv_format, f"{blocks} x {block_size}")
         self.manager = manager
         self.sequences: tuple[int, ...] = ()
-        self.block_tables = torch.zeros(0, 0, dtype=torch.int32, device=device)
+        self.block_tables = torch.zeros(0, 0, dtype=torch.int32)
+        self._moved: Tensor | None = None  # block_tables on the cache's device
 
     def bind(self, sequences: Iterable[int]) -> None:
         """Make these sequences of the manager the rows 0, 1, ... of the next forward passes."""
@@ -57,17 +58,18 @@ class PagedCache(SlotCache):
                     f"row {row} holds {lengths[row]} tokens, but the batch says its new tokens start at {cached}"
                 )
             self.manager.check_writable(self.sequences[row], new)
-        tables = self._padded_tables()
-        self.block_tables = tables.to(self.keys.device)
+        self.block_tables, self._moved = self._padded_tables(), None
         rows = torch.tensor(batch.rows).repeat_interleave(torch.tensor(batch.query_lens))
-        return slot_numbers(tables, rows, batch.positions, self.block_size)
+        return slot_numbers(self.block_tables, rows, batch.positions, self.block_size)
 
     def tables(self, batch: Batch) -> Tensor:
         everybody = batch.rows == tuple(range(len(self.sequences)))
         return self.block_tables if everybody else self.block_tables[list(batch.rows)]
 
     def read(self, layer: int, first_row: int, rows: int, length: int) -> tuple[Tensor, Tensor]:
-        tables = self.block_tables[first_row : first_row + rows, : self.manager.blocks_needed(length)].flatten()
+        if self._moved is None:
+            self._moved = self.block_tables.to(self.keys.device)
+        tables = self._moved[first_row : first_row + rows, : self.manager.blocks_needed(length)].flatten()
 
         def gather(store: Tensor) -> Tensor:
             # index_select copies a block at a time; indexing with a tensor goes element by element.

@@ -28,10 +28,14 @@ class FixedDecode:
 
     def __init__(self, model: Decoder, cache: PagedCache, rows: int, blocks: int):
         self.model, self.cache = model, cache
-        device = model.device
-        self.token_ids, self.positions, self.slots = torch.zeros(3, rows, dtype=torch.long, device=device)
-        self.block_tables = torch.zeros(rows, blocks, dtype=torch.int32, device=device)
-        self.context_lens = torch.zeros(rows, dtype=torch.int32, device=device)
+        pinned, device = model.device.type == "cuda", model.device
+        # Written here and moved in two copies; in memory that the GPU can reach, so that Python need not wait for them.
+        self._long = torch.zeros(3, rows, dtype=torch.long, pin_memory=pinned)
+        self._int = torch.zeros(rows * (blocks + 1), dtype=torch.int32, pin_memory=pinned)
+        self._tables, self._contexts = self._int[rows:].view(rows, blocks), self._int[:rows]
+        self._moved = self._long.to(device, copy=True), self._int.to(device, copy=True)
+        self.token_ids, self.positions, self.slots = self._moved[0]
+        self.block_tables, self.context_lens = self._moved[1][rows:].view(rows, blocks), self._moved[1][:rows]
         self.no_prompts = torch.zeros(1, dtype=torch.int32, device=device)
         self.slots.fill_(-1)
 
@@ -39,13 +43,15 @@ class FixedDecode:
         """Copy a batch of at most `rows` decodes in. Raises RequestError as `PagedCache.slots` does."""
         n, slots = len(batch), self.cache.slots(batch)
         tables = self.cache.tables(batch)
-        self.token_ids[:n] = batch.token_ids
-        self.positions[:n] = batch.positions
-        self.slots[:n] = slots
-        self.slots[n:] = -1
-        self.block_tables[:n, : tables.shape[1]] = tables
-        self.context_lens[:n] = batch.positions + 1
-        self.context_lens[n:] = 0
+        for staged, values in zip(self._long, (batch.token_ids, batch.positions, slots), strict=True):
+            staged[:n] = values
+        self._long[2, n:] = -1
+        self._tables[:n, : tables.shape[1]] = tables
+        torch.add(batch.positions, 1, out=self._contexts[:n])
+        self._contexts[n:] = 0
+        # The draw has waited for the step before this one, so nothing still reads what is overwritten.
+        for moved, staged in zip(self._moved, (self._long, self._int), strict=True):
+            moved.copy_(staged, non_blocking=True)
 
     def compute(self) -> Tensor:
         """Logits [rows, V], float32, of what was loaded; rows past the batch are undefined."""

@@ -35,7 +35,8 @@ class Engine:
     ):
         self.model, self.manager = model, BlockManager(blocks, block_size, index and index())
         self.cache = PagedCache(model.config, self.manager, model.dtype, kv_format=kv_format)
-        shape = (2, self.manager.capacity, model.config.kv_heads, model.config.head_dim)
+        heads, width, _ = model.config.kv_entry  # of latent attention, values are a part of the keys
+        shape = (2, self.manager.capacity, heads, width)
         stale = torch.empty(shape, dtype=model.dtype)
         generator = torch.Generator().manual_seed(seed)
         for layer in range(model.config.layers):
