@@ -91,3 +91,22 @@ def test_bench_steps_times_decode_steps_of_all_sequences_and_nothing_else(tmp_pa
         assert 0 < min(run["products_s"])
     assert {len(samples) for samples in result["bookkeeping"].values()} == {5}
     assert all(column in outcome.output for column in ("products", "tok/s", "schedule", "us/seq", "share"))
+
+
+def test_kv_measures_quality_windows_and_speed(tmp_path):
+    """Small sizes; the numbers themselves are tested where they come from."""
+    path = tmp_path / "kv.json"
+    arguments = "kv --windows 1 --window 160 --visible 16 --context 64 --batch 1 --repeats 1 --threads 1"
+    done = CliRunner().invoke(app, ["bench", *arguments.split(), "--json", str(path)])
+    assert done.exit_code == 0, done.output
+    result = json.loads(path.read_text())
+    at = {row["format"]: row for row in result["formats"]}
+    assert at["float"]["bits_per_element"] == 16 and at["int8"]["bits_per_element"] == 8 + 32 / 32
+    assert at["float"]["bytes"] == at["float"]["float32_bytes"] == 160 * 2 * 5 * 2 * 32 * 4  # tiny: L 5, K 2, d 32
+    assert abs(at["int8"]["perplexity"] / at["float"]["perplexity"] - 1) < 0.02
+    assert len({row["perplexity"] for row in result["formats"]}) == len(at), "each format has errors of its own"
+    assert [(row["window"], row["sinks"]) for row in result["visible"]] == [(16, 0), (16, 4)]
+    assert result["visible"][0]["bytes"] < result["visible"][1]["bytes"] < at["float"]["bytes"]
+    assert {row["ratio"]: row["cache_bytes"] for row in result["decode"]}["8, float32"] == 64 * 2 * 4 * 64 * 4
+    assert all(len(row["samples"]) == 1 for row in result["decode"])
+    assert "int4, before RoPE" in done.output

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from course_lib.batch import Batch
+from course_lib.cache.store import FLOAT, KVFormat
 from course_lib.model import Decoder
 
 
@@ -15,15 +16,17 @@ def prefill_pass(model: Decoder, n: int) -> Callable[[], torch.Tensor]:
     return _pass(model, new=n, cached=0, sequences=1)
 
 
-def decode_pass(model: Decoder, batch: int, context: int) -> Callable[[], torch.Tensor]:
+def decode_pass(model: Decoder, batch: int, context: int, kv_format: KVFormat = FLOAT) -> Callable[[], torch.Tensor]:
     """A call that runs one decode step of `batch` sequences, each on its position `context`; returns logits [B, V]."""
-    return _pass(model, new=1, cached=context - 1, sequences=batch)
+    return _pass(model, new=1, cached=context - 1, sequences=batch, kv_format=kv_format)
 
 
-def _pass(model: Decoder, new: int, cached: int, sequences: int) -> Callable[[], torch.Tensor]:
+def _pass(
+    model: Decoder, new: int, cached: int, sequences: int, kv_format: KVFormat = FLOAT
+) -> Callable[[], torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.vocab, (sequences, new), generator=generator).tolist()
-    cache = model.new_cache(sequences, capacity=cached + new)
+    cache = model.new_cache(sequences, cached + new, kv_format)
     # The cache holds zeros instead of real keys: the time of a pass does not depend on the values.
     cache.lengths[:] = [cached] * sequences
     batch = Batch.build(ids, [cached] * sequences, range(sequences))
