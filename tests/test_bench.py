@@ -93,10 +93,10 @@ def test_bench_steps_times_decode_steps_of_all_sequences_and_nothing_else(tmp_pa
     assert all(column in outcome.output for column in ("products", "tok/s", "schedule", "us/seq", "share"))
 
 
-def test_kv_measures_quality_windows_and_speed(tmp_path):
-    """Small sizes; the numbers themselves are tested where they come from."""
+def test_bench_kv_scores_each_format_and_each_window(tmp_path):
+    """Small sizes; the scores themselves are tested where they come from."""
     path = tmp_path / "kv.json"
-    arguments = "kv --windows 1 --window 160 --visible 16 --context 64 --batch 1 --repeats 1 --threads 1"
+    arguments = "kv --windows 1 --window 160 --visible 16 --threads 1"
     done = CliRunner().invoke(app, ["bench", *arguments.split(), "--json", str(path)])
     assert done.exit_code == 0, done.output
     result = json.loads(path.read_text())
@@ -105,8 +105,22 @@ def test_kv_measures_quality_windows_and_speed(tmp_path):
     assert at["float"]["bytes"] == at["float"]["float32_bytes"] == 160 * 2 * 5 * 2 * 32 * 4  # tiny: L 5, K 2, d 32
     assert abs(at["int8"]["perplexity"] / at["float"]["perplexity"] - 1) < 0.02
     assert len({row["perplexity"] for row in result["formats"]}) == len(at), "each format has errors of its own"
-    assert [(row["window"], row["sinks"]) for row in result["visible"]] == [(16, 0), (16, 4)]
-    assert result["visible"][0]["bytes"] < result["visible"][1]["bytes"] < at["float"]["bytes"]
-    assert {row["ratio"]: row["cache_bytes"] for row in result["decode"]}["8, float32"] == 64 * 2 * 4 * 64 * 4
-    assert all(len(row["samples"]) == 1 for row in result["decode"])
+    assert [(row["window"], row["sinks"]) for row in result["visible"]] == [(16, 0), (16, 1), (16, 4)]
+    assert result["visible"][0]["bytes"] < result["visible"][2]["bytes"] < at["float"]["bytes"]
     assert "int4, before RoPE" in done.output
+
+
+def test_bench_kv_decode_times_every_ratio_on_its_own_cache(tmp_path):
+    path = tmp_path / "kv.json"
+    arguments = "kv-decode --context 64 --batch 3 --repeats 2 --threads 1"
+    done = CliRunner().invoke(app, ["bench", *arguments.split(), "--json", str(path)])
+    assert done.exit_code == 0, done.output
+    steps = json.loads(path.read_text())["steps"]
+    assert [(row["ratio"], row["format"]) for row in steps] == [
+        (1, "auto"), (1, "int8"), (2, "auto"), (4, "auto"), (8, "auto"),
+    ]  # fmt: skip
+    floats = 3 * 64 * 2 * 4 * 64  # B n 2 L d, of one KV head
+    assert [row["cache_bytes"] for row in steps] == [floats * 32, floats * 8 * (1 + 4 / 64)] + [
+        floats * 4 * heads for heads in (4, 2, 1)
+    ]
+    assert all(len(row["samples"]) == 2 and min(row["samples"]) > 0 for row in steps)

@@ -84,29 +84,46 @@ def steps(
 
 @app.command()
 def kv(
-    json: Annotated[Path | None, typer.Option(help="Write raw samples and conditions to this file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write results and conditions to this file.")] = None,
     model: Annotated[str, typer.Option(help="Any model that `load_model` takes.")] = "tiny",
-    windows: Annotated[int, typer.Option(help="Of the held-out text, for the perplexity.", min=1)] = 16,
+    windows: Annotated[int, typer.Option(help="Of the held-out text.", min=1)] = 16,
     window: Annotated[int, typer.Option(help="Tokens of one.", min=2)] = 512,
     chunk: Annotated[int, typer.Option(help="Tokens of one forward pass.", min=1)] = 32,
     visible: Annotated[list[int], typer.Option(help="Impose windows of so many tokens.")] = (16, 64, 128, 256),  # noqa: B006
-    context: Annotated[list[int], typer.Option(help="Time a decode step at these.")] = (256, 1024, 4096),  # noqa: B006
-    batch: int = 4,
-    repeats: int = 7,
     threads: int = 2,
-    seed: int = 0,
 ) -> None:
-    """Smaller KV caches: perplexity against bits, windows and sinks, decode time against context."""
+    """Perplexity of the formats of the KV cache against their bits, and of windows with and without sinks."""
     from rich.console import Console
 
     from course_lib.bench.kv import bench_kv, show
     from course_lib.bench.report import write_json
 
-    result = bench_kv(model, windows, window, chunk, tuple(visible), tuple(context), batch, repeats, threads, seed)
+    result = bench_kv(model, windows, window, chunk, tuple(visible), threads)
     if json:
         write_json(json, result)
     for table in show(result):
         Console().print(table)
+
+
+@app.command()
+def kv_decode(
+    json: Annotated[Path | None, typer.Option(help="Write raw samples and conditions to this file.")] = None,
+    context: Annotated[list[int], typer.Option(help="Time a step at these contexts.")] = (256, 1024, 4096),  # noqa: B006
+    batch: int = 4,
+    repeats: int = 15,
+    threads: int = 2,
+    seed: int = 0,
+) -> None:
+    """Time of a decode step against its context, for each ratio H / K and for an 8-bit cache, on the CPU."""
+    from rich.console import Console
+
+    from course_lib.bench.kv_decode import bench_kv_decode, show
+    from course_lib.bench.report import write_json
+
+    result = bench_kv_decode(tuple(context), batch, repeats, threads, seed)
+    if json:
+        write_json(json, result)
+    Console().print(show(result))
 
 
 @app.command()
