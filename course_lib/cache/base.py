@@ -32,8 +32,8 @@ class KVCache(Protocol):
     def tables(self, batch: Batch) -> Tensor:
         """int32 [S, N]: the blocks of each sequence of the batch, new tokens included, after `slots`; padded with any.
 
-        For kernels, which read `keys` and `values`, each [L, slots, K, d], a block of `block_size` slots at a time. A
-        cache that stores anything else has no tables, and the torch backend alone can read it.
+        For kernels, which read `keys` and `values`, each [L, slots, K, d], a block of `block_size` slots at a time, and
+        `store.scales` beside them (`SlotCache`). A cache that keeps anything else has no tables: `read` alone reads it.
         """
         ...
 

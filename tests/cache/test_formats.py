@@ -303,6 +303,20 @@ def test_kivi_truncate(kv_format, cut):
     assert torch.equal(contents(cache, 1, cut + 20)[:, :, :kept], before[:, :, :kept])
 
 
+def test_kivi_after_a_cut_the_same_slots_are_written_anew():
+    """Where tokens go is worked out once for the layers of a pass, and again for the pass after a cut."""
+    x = keys_and_values(12)
+    cache = ContiguousCache(CONFIG, 1, 12, kv_format=KIVIS[0])
+    fill(cache, x[:, :, :8], 0, [8])
+    slots = cache.slots(Batch.build([[0] * 4], [8], [0]))
+    for sign in (-1, 1):
+        cache.truncate(0, 8)
+        for layer in range(2):
+            cache.write(layer, *(sign * x[:, layer, 8:]), slots)
+        cache.lengths[0] = 12
+    assert torch.equal(contents(cache, 0, 12), stored(KIVIS[0], x))
+
+
 @pytest.mark.parametrize("kv_format", [FLOAT, *PER_TOKEN, *KIVIS, CODEBOOK], ids=lambda f: f.name)
 def test_bytes_are_those_of_the_formula(kv_format):
     """`ModelConfig.kv_bytes_per_token` with the format's bytes per element; beside it a window of floats, constants."""
