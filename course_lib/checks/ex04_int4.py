@@ -164,7 +164,7 @@ INT4_QUANTIZE = Problem(
         Mistake(
             "truncated",
             "A conversion to uint8 cuts the fraction off, which doubles the largest error: round() first.",
-            lambda x, axis: _quantize(x, axis, codes=lambda x, scale, zero: (x / scale + zero + 1e-4).floor()),
+            lambda x, axis: _quantize(x, axis, codes=lambda x, scale, zero: (x / scale + zero).floor()),
         ),
         Mistake(
             "symmetric",

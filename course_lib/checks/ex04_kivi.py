@@ -70,6 +70,11 @@ def _exactly_residual(recent: Tensor, new: Tensor, group: int, residual: int) ->
     return leaving, rest[max(len(rest) - residual, 0) :]
 
 
+def _stacked(*args: Any) -> Result:
+    leaving, recent = kivi_append(*args)
+    return torch.stack(leaving.unbind()), recent
+
+
 def _append_case(recent: int, new: int, group: int, residual: int, K: int = 2, d: int = 4) -> tuple[Any, ...]:
     tokens = filled(recent + new, K, d)
     return tokens[:recent], tokens[recent:], group, residual
@@ -207,6 +212,11 @@ KIVI_APPEND = Problem(
             "new-first",
             "The new tokens come behind the ones that waited: torch.cat((recent, new)).",
             lambda *a: _append(*a, join=lambda old, new: (new, old)),
+        ),
+        Mistake(
+            "no-group-leaves",
+            "Where no group leaves, return an empty tensor, [0, g, K, d]: torch.stack makes none of an empty list.",
+            _stacked,
         ),
         Mistake(
             "groups-reversed",

@@ -147,6 +147,13 @@ def two_to_the_fourth(x, axis):
     return _pack(((x - low) / scale).round().clamp(max=15)), scale, -low / scale
 
 
+@planted("int4_quantize", "truncated")
+def casts_to_uint8(x, axis):
+    low, scale = _range(x, axis)
+    zero = -low / scale
+    return _pack(x / scale + zero), scale, zero
+
+
 @planted("int4_quantize", "symmetric")
 def around_eight(x, axis):
     scale = _nonzero(x.abs().amax(axis, keepdim=True) / 7)

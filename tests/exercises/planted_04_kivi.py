@@ -102,6 +102,15 @@ def prepends(recent, new, group, residual):
     return _split(tokens, max(len(tokens) - residual, 0) // group, group)
 
 
+@planted("kivi_append", "no-group-leaves")
+def stacks_a_list(recent, new, group, residual):
+    tokens, groups = torch.cat((recent, new)), []
+    while len(tokens) >= residual + group:
+        groups.append(tokens[:group])
+        tokens = tokens[group:]
+    return torch.stack(groups), tokens
+
+
 @planted("kivi_append", "groups-joined")
 def flat_block(recent, new, group, residual):
     tokens = torch.cat((recent, new))
