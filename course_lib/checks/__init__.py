@@ -11,7 +11,7 @@ from course_lib.checks.core import Exercise, Failure, Problem
 from course_lib.checks.run import PUBLIC_SEED, local_call, run
 from course_lib.errors import CourseError
 
-EXERCISES = ("01", "02", "04", "08", "09", "10", "A1")
+EXERCISES = ("01", "02", "03", "04", "08", "09", "10", "A1")
 
 
 class CheckFailed(AssertionError):

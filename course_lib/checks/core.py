@@ -7,6 +7,7 @@ is called directly, and by the grader, where it lives in another process. Both p
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -157,8 +158,16 @@ def _short(value: Any) -> str:
             return str(value.tolist())
         case Tensor():
             return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-        case ModelConfig(layers=L, hidden=h, heads=H, kv_heads=K, head_dim=d, ffn=f, vocab=V):
-            return f"<L={L} h={h} H={H} K={K} d={d} f={f} V={V}>"
+        case ModelConfig():
+            return f"<{_letters(value)}>"
         case float():
             return f"{value:.6g}"
     return value.__name__ if callable(value) else repr(value)
+
+
+def _letters(config: ModelConfig) -> str:
+    heads = f"K={config.kv_heads} d={config.head_dim}"
+    if mla := config.mla:
+        heads = f"r={mla.kv_lora_rank} p={mla.qk_rope_head_dim} a={mla.qk_nope_head_dim} v={mla.v_head_dim}"
+    windows = "".join(f" w={w} in {n} of them" for w, n in Counter(config.windows).items() if w is not None)
+    return f"L={config.layers}{windows} h={config.hidden} H={config.heads} {heads} f={config.ffn} V={config.vocab}"

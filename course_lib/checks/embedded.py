@@ -1,4 +1,4 @@
-"""The model that checks run an engine with."""
+"""The models that checks run an engine with."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from course_lib import LLM
 
 
 @cache
-def embedded_llm() -> LLM:
-    """The smaller embedded model, so that a check is quick; in float64, so that no rounding decides an arg-max."""
-    return LLM("tiny-draft", device="cpu", dtype=torch.float64, backend="torch")
+def embedded_llm(name: str = "tiny-draft") -> LLM:
+    """An embedded model, by default the smaller, so that a check is quick; in float64, so that no rounding decides."""
+    return LLM(name, device="cpu", dtype=torch.float64, backend="torch")

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from course_lib.config import Llama3Scaling, ModelConfig
+from course_lib.mla_shape import MlaShape
 
 DTYPES = {str(t).removeprefix("torch."): t for t in (
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -24,6 +25,7 @@ DTYPES = {str(t).removeprefix("torch."): t for t in (
 )}  # fmt: skip
 MAX_DEPTH = 12
 MAX_BYTES = 8_000_000  # of one tensor
+_NESTED = {"rope_scaling": Llama3Scaling, "mla": MlaShape}  # entries of a configuration that have a type of their own
 MAX_DIGITS = 400  # of an integer; Python's own limit is 4,300
 
 
@@ -94,8 +96,8 @@ def _encode(value: Any, buffers: list[bytes], depth: int) -> Any:
         return {"scalar": [kind.__name__, _store(value.tobytes(), buffers)]}
     if kind is ModelConfig:
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        if value.rope_scaling is not None:
-            fields["rope_scaling"] = dataclasses.asdict(value.rope_scaling)
+        for name in _NESTED:
+            fields[name] = fields[name] and dataclasses.asdict(fields[name])
         return {"config": _encode(fields, buffers, depth + 1)}
     if kind is Remote:
         return {"remote": value.id}
@@ -140,8 +142,8 @@ def _decode(node: Any, data: memoryview, depth: int) -> Any:
             return _tensor(name, [1], where, data).numpy()[0]
         case "config":
             fields = _decode(body, data, depth + 1)
-            scaling = fields.pop("rope_scaling")
-            return ModelConfig(rope_scaling=scaling and Llama3Scaling(**scaling), **fields)
+            nested = {name: fields[name] and kind(**fields[name]) for name, kind in _NESTED.items()}
+            return ModelConfig(**(fields | nested))
         case "remote":
             return Remote(int(body))
         case "foreign":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,9 @@ import torch
 from course_lib.checks import CheckFailed, check
 from course_lib.checks.compare import compare
 from course_lib.checks.core import Case, Mistake, Play, Problem, describe
-from course_lib.checks.ex01_counts import linear_flops
+from course_lib.checks.ex01_counts import TOY, linear_flops
 from course_lib.checks.ex02_mask import causal_mask, positions
+from course_lib.checks.ex03_bytes import LATENT
 from course_lib.checks.run import local_call, run
 from course_lib.errors import CourseError
 from course_lib.grading.codec import Foreign
@@ -50,6 +53,13 @@ def test_a_call_shows_few_integers_by_value():
     problem = Problem("f", ("x", "table", "long"), len, list, list, ())
     args = torch.ones(2, 3), torch.tensor([2, 0, 1], dtype=torch.int32), torch.arange(9)
     assert describe(problem, args) == "f(x=float32[2, 3], table=[2, 0, 1], long=int64[9])"
+
+
+def test_a_call_shows_what_a_configuration_caches():
+    problem = Problem("f", ("config",), len, list, list, ())
+    windowed = replace(TOY, layers=3, windows=(4, None, 4))
+    assert describe(problem, (windowed,)) == "f(config=<L=3 w=4 in 2 of them h=8 H=6 K=3 d=4 f=10 V=50>)"
+    assert describe(problem, (LATENT,)) == "f(config=<L=2 h=8 H=6 r=8 p=2 a=5 v=4 f=10 V=50>)"
 
 
 def test_failure_is_short_and_shows_the_first_difference():

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from course_lib.config import Llama3Scaling
 from course_lib.grading.channel import Channel, ChannelClosed
 from course_lib.grading.codec import DTYPES, CodecError, Foreign, Remote, dump, load
+from course_lib.mla_shape import MlaShape
 from tests.conftest import small_config
 
 plain = st.recursive(
@@ -52,8 +53,14 @@ def test_arrays_and_scalars_survive():
     assert (type(back[1]), back[1], back[2]) == (np.float32, 1.5, True)
 
 
-def test_config_is_read_from_the_grader_only():
-    config = small_config(rope_scaling=Llama3Scaling(8.0, 1.0, 4.0, 8192), eos_ids=(3, 4))
+@pytest.mark.parametrize(
+    "config",
+    [
+        small_config(rope_scaling=Llama3Scaling(8.0, 1.0, 4.0, 8192), eos_ids=(3, 4), windows=(6, None)),
+        small_config(kv_heads=4, head_dim=12, mla=MlaShape(16, None, 8, 4, 10)),
+    ],
+)
+def test_config_is_read_from_the_grader_only(config):
     assert load(dump(config), trusted=True) == config
     with pytest.raises(CodecError):
         load(dump(config))
