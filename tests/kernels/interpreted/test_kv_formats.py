@@ -28,8 +28,8 @@ both_formats = pytest.mark.parametrize("kv_format", [FORMATS["int8"], FORMATS["f
 
 @pytest.fixture(scope="module")
 def twins() -> tuple[Decoder, Decoder]:
-    """One model on both backends: norms of heads, a window, groups of three heads."""
-    shape = dict(architecture="qwen3", qk_norm=True, heads=6, kv_heads=2, windows=(5, None))
+    """One model on both backends: norms of heads, a window, groups of two heads."""
+    shape = dict(architecture="qwen3", qk_norm=True, heads=4, kv_heads=2, windows=(5, None))
     model = sharpen(Decoder.random(small_config(**shape), seed=1))
     return model, copy.deepcopy(model).prepare("triton")
 
@@ -83,7 +83,7 @@ def logits_of(model, batch: Batch, cache) -> torch.Tensor:
 def test_the_torch_backend_reads_what_the_kernels_stored(twins, kv_format, cache_of):
     plain, model = twins
     cache = cache_of(model, kv_format)
-    for i, counts in enumerate([(20, 1, 7), (3, 1, 17), (1, 1, 1), (0, 1, 0)]):
+    for i, counts in enumerate([(18, 1, 3), (1, 3, 1), (0, 1, 0)]):
         batch = batch_of(cache, counts, 10 * i)
         got = logits_of(model, batch, cache)
         if cache_of is paged:  # padded reads of the torch backend multiply unwritten scales by 0
@@ -99,7 +99,7 @@ def test_both_backends_store_the_same_codes(twins, kv_format):
     """Of the first layer, whose keys and values depend on nothing stored: equal but for ties, and one step there."""
     caches = [paged(model, kv_format) for model in twins]
     for model, cache in zip(twins, caches, strict=True):
-        logits_of(model, batch_of(cache, (20, 1, 7), 0), cache)
+        logits_of(model, batch_of(cache, (18, 1, 3), 0), cache)
     for mine, theirs, scale, other in zip(
         *([cache.keys[0].float(), cache.values[0].float()] for cache in caches),
         *(
@@ -109,7 +109,7 @@ def test_both_backends_store_the_same_codes(twins, kv_format):
         strict=True,
     ):
         torch.testing.assert_close(scale, other, rtol=1e-5, atol=0)
-        assert scale.count_nonzero() == 28 * scale.shape[1]
+        assert scale.count_nonzero() == 22 * scale.shape[1]
         step = 1 if kv_format.name == "int8" else (mine.abs() / 8).clamp(min=2**-9)
         assert ((mine - theirs).abs() <= step).all()
         assert (mine != theirs).float().mean() < 0.01
@@ -122,11 +122,11 @@ def test_a_step_of_fixed_size(twins, kv_format):
     cache = paged(model, kv_format)
     for scales in cache.store.tensors[2:]:
         scales.zero_()
-    first = batch_of(cache, (20, 1, 7), 0)
+    first = batch_of(cache, (18, 1, 3), 0)
     logits_of(model, first, cache)
     cache.commit(first)
     fixed = FixedDecode(model, cache, rows=4, blocks=4)
-    for i, counts in enumerate([(1, 1, 1), (0, 0, 1), (1, 1, 0)]):
+    for i, counts in enumerate([(0, 0, 1), (1, 1, 0)]):
         held = int(cache.store.scales(0)["key_scales"].count_nonzero())
         batch = batch_of(cache, counts, 10 * i)
         fixed.load(batch)
