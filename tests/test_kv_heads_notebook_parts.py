@@ -37,14 +37,14 @@ def test_perplexities_are_those_of_one_kind_of_run_and_the_mean_over_seeds():
 
 @pytest.mark.parametrize("scratch", [True, False])
 def test_the_figure_draws_each_share_and_the_models_from_scratch(scratch):
-    runs = made_up(scratch)
-    figure = heads_and_quality(runs)
-    left, right = figure.axes
-    assert [line.get_ydata()[-1] for line in left.lines[:2]] == [430.0, 32.0]
-    assert len(right.lines) == 2 + scratch + 1  # shares, from scratch, and the line of the model as it was
-    assert list(left.lines[0].get_xdata()) == [8, 4, 2, 1]
-    assert list(left.lines[2].get_ydata()) == [80.0, 80.0]
-    labels = {text.get_text() for axes in (left, right) for text in axes.texts}
-    assert {"merged", "+10% training", "+1%", "+10%", "all 8 kept: 80.0"} <= labels
-    assert ("from scratch" in labels) == scratch
+    figure = heads_and_quality(made_up(scratch))
+    [axes] = figure.axes
+    kept, *curves = axes.lines
+    assert list(kept.get_ydata()) == [80.0, 80.0]
+    assert all(list(curve.get_xdata()) == [8, 4, 2, 1] for curve in curves)
+    assert [curve.get_ydata()[-1] for curve in curves] == [430.0, 32.0, 32.0, 30.5][: 3 + scratch]
+    labels = {text.get_text() for text in axes.texts}
+    assert labels == {"merged", "+1% training", "+10% training", "all 8 kept: 80.0"} | (
+        {"from scratch"} if scratch else set()
+    )
     assert len(figure._repr_png_()) < 100_000

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from course_lib.plots.style import INK, KV, MUTED, WEIGHTS, label, log2_x, new_figure, styled
 
@@ -27,32 +27,29 @@ def heads_and_quality(runs: Sequence[Mapping]) -> Figure:
 
     runs: those of `facts.uptraining()`.
     """
-    shares = sorted({run["share"] for run in runs if run["how"] == "mean" and run["share"]})
-    before, after = perplexities(runs, "mean", 0.0), perplexities(runs, "mean", shares[-1])
-    heads = list(before)
-    figure, (left, right) = new_figure(11, 4.4, columns=2)
-    left.plot(heads, before.values(), color=KV, marker="o")
-    label(left, heads[-1], before[heads[-1]], "merged", KV, dx=8, weight="bold")
-    left.plot(heads, after.values(), color=WEIGHTS, marker="o")
-    label(left, heads[-1], after[heads[-1]], f"+{shares[-1]:.0%} training", WEIGHTS, dx=8, weight="bold")
+    shares = sorted({run["share"] for run in runs if run["how"] == "mean"})
+    kept, *fewer = perplexities(runs, "mean", 0.0).items()
+    heads = [kept[0], *(k for k, _ in fewer)]
+    figure, [axes] = new_figure(9.5, 4.8)
+    axes.axhline(kept[1], color=MUTED, lw=1.2, ls="--")
+    label(axes, heads[-1], kept[1], f"all {kept[0]} kept: {kept[1]:.1f}", MUTED, dx=8, dy=-9)
     for share in shares:
         curve = perplexities(runs, "mean", share)
-        right.plot(heads, curve.values(), color=WEIGHTS, marker="o", alpha=0.4 + 0.6 * share / shares[-1])
-        label(right, heads[-1], curve[heads[-1]], f"+{share:.0%}", WEIGHTS, dx=8)
+        color, name = (WEIGHTS, f"+{share:.0%} training") if share else (KV, "merged")
+        strength = 0.4 + 0.6 * share / shares[-1] if share else 1
+        axes.plot(curve.keys(), curve.values(), color=color, marker="o", alpha=strength)
+        label(axes, heads[-1], curve[heads[-1]], name, color, dx=8, weight="bold" if share in (0, shares[-1]) else None)
     if scratch := perplexities(runs, "from scratch"):
-        right.plot(scratch.keys(), scratch.values(), color=INK, marker="s", ls=":")
-        label(right, heads[-1], scratch[heads[-1]], "from scratch", INK, dx=8)
-    for axes in (left, right):
-        axes.axhline(before[heads[0]], color=MUTED, lw=1.2, ls="--")
-        log2_x(axes, heads)
-        axes.set_xlim(heads[0] * 1.25, heads[-1] / 2.2)  # fewer heads to the right
-        axes.set_xlabel("KV heads, K'")
-    label(left, heads[0], before[heads[0]], f"all {heads[0]} kept: {before[heads[0]]:.1f}", MUTED, dx=4, dy=-10)
-    left.set_yscale("log")
-    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    left.yaxis.set_major_formatter(ScalarFormatter())
-    left.yaxis.set_minor_formatter(NullFormatter())
-    left.set_ylabel("perplexity, held-out text")
-    left.set_title("before and after further training")
-    right.set_title("after it, larger")
+        axes.plot(scratch.keys(), scratch.values(), color=INK, marker="s", ls=":")
+        label(axes, heads[-1], scratch[heads[-1]], "from scratch", INK, dx=8)
+    log2_x(axes, heads)
+    axes.set_xlim(heads[0] * 1.15, heads[-1] / 1.8)  # fewer heads to the right
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(0.88 * kept[1], None)
+    axes.set_xlabel("KV heads, K'")
+    axes.set_ylabel("perplexity, held-out text")
+    axes.set_title("Quality against KV heads")
     return figure
