@@ -50,7 +50,9 @@ def merged(kv_heads: int, how: str, seed: int) -> LlamaForCausalLM:
     return model
 
 
-def trained(kv_heads: int, how: str, share: float, seed: int, peak: float, ids: np.ndarray):
+def trained(
+    kv_heads: int, how: str, share: float, seed: int, peak: float, ids: np.ndarray
+) -> tuple[LlamaForCausalLM, float | None]:
     """Merge and train. Returns the model and its mean loss over the last fifth of the steps, None without steps."""
     model, steps = merged(kv_heads, how, seed), round(share * TWIN.steps)
     warmup = max(1, round(WARMUP * steps))
