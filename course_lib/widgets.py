@@ -7,7 +7,7 @@ picture, as it stands, is the fallback for readers of the page who have no kerne
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,13 @@ from course_lib.bench.batching import POLICIES
 from course_lib.cache import BlockManager, HashIndex, RadixIndex
 from course_lib.errors import CourseError
 from course_lib.llm import LLM
+from course_lib.perf.kv_record import KVRecord
 from course_lib.plots.block_history import history
 from course_lib.plots.block_map import block_map
 from course_lib.plots.gqa_planner import planner_setting
 from course_lib.plots.kernel_explorer import LENGTHS, decode_setting
 from course_lib.plots.kv_memory import KV_FORMATS, budget_setting
+from course_lib.plots.kv_outliers import VIEWS, outlier_setting
 from course_lib.plots.load import batching_run
 from course_lib.plots.prefill_decode import FORMATS, roofline_setting
 from course_lib.plots.scheduling_explorer import ORDERS, PREEMPTIONS, scheduling_setting
@@ -190,6 +192,21 @@ def decode_kernel_explorer(sequences: int = 1, longest: int = 10_000, lengths: s
             "tile": choice("tile, keys", [16, 32, 64, 128], 64),
             "per_sm": choice("programs / SM", [1, 2, 4], 1),
         },
+    )
+
+
+def outlier_explorer(records: Sequence[KVRecord]) -> Explorer:
+    """Magnitudes of a head's keys or values, and what each scheme changes in its output; of every recorded head."""
+    heads, views = {}, list(VIEWS)
+    for seen in records:
+        count = seen.values.shape[2]
+        for layer in seen.layers:
+            for head in range(count):
+                name = f"{seen.model}, layer {layer}" + (f", head {head}" if count > 1 else "")
+                heads[name] = seen.head(layer, head)
+    return Explorer(
+        lambda head, view: outlier_setting(heads[head], view),
+        {"head": choice("KV head", list(heads), next(iter(heads))), "view": choice("show", views, views[0])},
     )
 
 
