@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from functools import partial
 
 import pytest
@@ -20,6 +21,8 @@ from course_lib.perf.kv_sweeps import (
     attention_mass,
     axis_formats,
     format_sweep,
+    from_json,
+    measure,
     precision_formats,
     recorded,
     window_sweep,
@@ -169,6 +172,15 @@ def test_sweeps_score_each_case(model):
     assert len(axes) == 4 and len(mixed) == 8
     for keys in ("per token", "per channel"):
         assert axes[keys, "per token"] == mixed[keys, 2, 2]
+
+
+def test_what_is_shipped_is_what_a_measurement_writes():
+    wide = Decoder.random(small_config(context=512), backend="torch")
+    text = [int(token) for token in torch.randint(97, (512,), generator=torch.Generator().manual_seed(6))]
+    here, there = from_json(json.loads(json.dumps(measure(wide, text, "random", 512)))), recorded()
+    for name in ("windows", "axes", "precisions", "formats"):
+        assert list(getattr(here, name)) == list(getattr(there, name))
+    assert here.plain == pytest.approx(score(wide, text).perplexity) and here.mass.shape == (2, 2)
 
 
 def test_the_recorded_model_shows_what_the_notebook_says_of_it():

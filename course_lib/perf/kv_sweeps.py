@@ -107,7 +107,11 @@ class Recorded:
 
 def recorded() -> Recorded:
     """The measurements of smollm2-135m that the course ships."""
-    data = json.loads(files(facts).joinpath(RECORDED).read_text(encoding="utf-8"))
+    return from_json(json.loads(files(facts).joinpath(RECORDED).read_text(encoding="utf-8")))
+
+
+def from_json(data: Mapping) -> Recorded:
+    """What `measure` returned."""
     tables = {name: {tuple(case): value for *case, value in data[name]} for name in ("windows", "axes", "precisions")}
     formats = {name: (bits, value) for name, bits, value in data["formats"]}
     return Recorded(data["model"], data["protocol"], **tables, formats=formats, mass=torch.tensor(data["mass"]))
@@ -117,28 +121,28 @@ def _in_bits(scheme: Scheme, bits: int) -> Scheme:
     return lambda x: scheme(x, bits)
 
 
-def main(name: str = "smollm2-135m", tokens: int = 2048, calibration: int = 512) -> None:
-    """Measure and write. About ten minutes on two cores."""
-    model = load_model(name, device="cpu", dtype=torch.float32, backend="torch")
-    text = load_tokenizer(name).encode((ASSETS / "heldout.txt").read_text(encoding="utf-8"))
-    scored, fitted = text[:tokens], text[-calibration:]
-    formats = formats_of(model, fitted)
-    d = model.config.head_dim
-    result = {
+def measure(model: Decoder, text: Sequence[int], name: str, tokens: int = 2048, calibration: int = 512) -> dict:
+    """All of it for one model, as JSON: the first `tokens` of the text are scored, codebooks are fitted to its last."""
+    scored, formats = text[:tokens], formats_of(model, text[-calibration:])
+    bits = {case: 8 * each.bytes_per_element(model.config.head_dim, torch.float16) for case, each in formats.items()}
+    return {
         "model": name,
         "protocol": f"heldout.txt, its first {tokens} tokens, windows of 512 without overlap, each in one pass, its "
         f"first token not scored; codebooks fitted to the text's last {calibration} tokens",
         "windows": [[*case, value] for case, value in window_sweep(model, scored).items()],
         "axes": [[*case, value] for case, value in format_sweep(model, scored, axis_formats(2)).items()],
         "precisions": [[*case, value] for case, value in format_sweep(model, scored, precision_formats()).items()],
-        "formats": [
-            [case, 8 * formats[case].bytes_per_element(d, torch.float16), value]
-            for case, value in format_sweep(model, scored, formats).items()
-        ],
+        "formats": [[case, bits[case], value] for case, value in format_sweep(model, scored, formats).items()],
         "mass": attention_mass(record(model, text[:256]), sinks=4, window=64).tolist(),
     }
+
+
+def main(name: str = "smollm2-135m") -> None:
+    """Measure and write. About ten minutes on two cores."""
+    model = load_model(name, device="cpu", dtype=torch.float32, backend="torch")
+    text = load_tokenizer(name).encode((ASSETS / "heldout.txt").read_text(encoding="utf-8"))
     path = Path(facts.__file__).parent / RECORDED
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(measure(model, text, name), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
