@@ -43,7 +43,7 @@ class KVCache(Protocol):
 
     def read(self, layer: int, first_row: int, rows: int, length: int) -> tuple[Tensor, Tensor]:
         """Keys and values, each [rows, length, K, d], of neighbouring rows; past a row's end the content is undefined
-        but finite."""
+        but finite. Valid until the next write or read."""
         ...
 
     def key_positions(self, layer: int, first_row: int, rows: int, length: int) -> Tensor | None:

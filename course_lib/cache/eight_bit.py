@@ -51,6 +51,7 @@ class EightBitStore(Store):
         self.dtype, self.float_dtype, self.block_size = dtype, space.dtype, space.block_size
         self.keys, self.values = self._codes.view(dtype).flatten(2, 3)
         self.tensors = (*self._codes, *self._scales)
+        self._rooms = [torch.empty(0), torch.empty(0)]  # what the last read of keys and of values was decoded into
 
     def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         block, offset = slots // self.block_size, slots % self.block_size
@@ -63,9 +64,14 @@ class EightBitStore(Store):
         return self._read(0, layer, gather), self._read(1, layer, gather)
 
     def _read(self, i: int, layer: int, gather: Gather) -> Tensor:
+        """Valid until the next read: new memory for each, taken from the system page by page, costs ten times more."""
         codes = gather(self._codes[i, layer]).view(self.dtype)  # [S, N, block_size, K, d]
         scales = gather(self._scales[i, layer]).transpose(-1, -2)[..., None]
-        return (codes.float() * scales).to(self.float_dtype).flatten(1, 2)
+        if self._rooms[i].numel() < codes.numel():
+            with torch.inference_mode(False):  # or it could only be written in that mode
+                self._rooms[i] = torch.empty(codes.numel(), dtype=self.float_dtype, device=codes.device)
+        out = self._rooms[i][: codes.numel()].view(codes.shape)
+        return out.copy_(codes).mul_(scales).flatten(1, 2)
 
     def scales(self, layer: int) -> dict[str, Tensor]:
         key_scales, value_scales = self._scales[:, layer]

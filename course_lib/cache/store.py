@@ -57,6 +57,7 @@ class Store(ABC):
         """Keys and values, each [S, N * block_size, K, d], of what `gather` finds for these rows of the cache.
 
         Finite also where nothing was written: a padded read multiplies it by probability 0, and 0 * NaN is NaN.
+        Valid until the next write or read: it may be a view of the store or lie in memory that reads share.
         """
 
     def truncate(self, row: int, length: int) -> None:
