@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from course_lib import facts
+from course_lib.plots.kv_heads import perplexities
 from course_lib.training import uptrain
 from course_lib.training.corpus import VOCAB
 from course_lib.training.recipes import Recipe
@@ -110,3 +112,26 @@ def test_the_command_chooses_peaks_by_the_sweep_and_repeats_no_run(work, monkeyp
     assert second["runs"][0] == first["runs"][0]
     assert second["settings"]["scored_tokens"] == 2 * 511
     assert {"python", "torch", "transformers"} <= second["versions"].keys()
+
+
+def test_the_shipped_results_are_whole_and_follow_from_their_own_sweep():
+    found = facts.uptraining()
+    runs, sweep = found["runs"], found["sweep"]
+    assert len(sweep) == len(uptrain.HEADS) * len(uptrain.PEAKS)
+    for wanted in uptrain.plan(1):
+        [run] = [run for run in runs if wanted.items() <= run.items()]
+        assert run["peak_lr"] == uptrain.best_peak(sweep, run["kv_heads"])
+        assert run["steps"] == round(run["share"] * found["settings"]["twin_steps"])
+    for run in runs:
+        assert run["tokens"] == run["steps"] * found["settings"]["step_tokens"]
+        assert run["perplexity"] == pytest.approx(np.exp(run["held_out_loss"]))
+
+
+def test_the_shipped_results_say_what_the_course_says():
+    """Fewer heads cost more at every share, more training repairs more, and nothing is better than all heads."""
+    runs = facts.uptraining()["runs"]
+    curves = [list(perplexities(runs, "mean", share).values()) for share in uptrain.SHARES]
+    for curve in curves:
+        assert curve == sorted(curve)
+    for by_share in list(zip(*curves, strict=True))[1:]:  # those with fewer heads
+        assert list(by_share) == sorted(by_share, reverse=True)

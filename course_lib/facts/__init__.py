@@ -1,7 +1,7 @@
 """Published shapes of models and ceilings of devices: what the course computes about hardware it does not have.
 
 `models.json` and `hardware.json` hold the figures with the source of each. Figures without a second, independent
-source say so wherever they are printed (`Device.label`).
+source say so wherever they are printed (`Device.label`). `uptraining.json` is a measurement of the course's own.
 """
 
 from __future__ import annotations
@@ -181,6 +181,17 @@ def devices() -> Mapping[str, Device]:
 def device(name: str) -> Device:
     """One device; case does not matter. Raises CourseError that lists the closest names."""
     return _find(devices(), name, "device", CourseError)
+
+
+@cache
+def uptraining() -> Mapping[str, Any]:
+    """What fewer KV heads cost `tiny-mha`: settings, the sweep of learning rates and the "runs", a mapping for each.
+
+    Each run has "kv_heads", "how" ("mean", "first" and "random" of `training.convert_heads`, or "from scratch"),
+    "share" of the model's steps that followed the merge, "seed", "steps", "tokens", "held_out_loss" in nats per token
+    and "perplexity". `python -m course_lib.training.uptrain` measures them.
+    """
+    return _load("uptraining.json")
 
 
 def _load(file: str) -> dict[str, Any]:
