@@ -41,7 +41,7 @@ def heads_and_quality(runs: Sequence[Mapping]) -> Figure:
         label(axes, heads[-1], curve[heads[-1]], name, color, dx=8, weight="bold" if share in (0, shares[-1]) else None)
     if scratch := perplexities(runs, "from scratch"):
         axes.plot(scratch.keys(), scratch.values(), color=INK, marker="s", ls=":")
-        label(axes, heads[-1], scratch[heads[-1]], "from scratch", INK, dx=8)
+        label(axes, min(scratch), scratch[min(scratch)], "from scratch", INK, dx=8)
     log2_x(axes, heads)
     axes.set_xlim(heads[0] * 1.15, heads[-1] / 1.8)  # fewer heads to the right
     axes.set_yscale("log")
