@@ -88,12 +88,14 @@ def step_times(
 ) -> Figure:
     """Time of a decode step against the context: measured here by format (left), lower bounds in seconds (right)."""
     figure, (left, right) = new_figure(11, 4.6, columns=2)
-    for name, timings in times.items():
+    height = 0.0  # of the label below; labels keep a distance where curves end close together
+    for name, timings in sorted(times.items(), key=lambda item: item[1][-1].median):
         medians = [timing.median for timing in timings]
         low, high = ([getattr(timing, p) for timing in timings] for p in ("p10", "p90"))
         left.fill_between(contexts, low, high, color=TINT[name], alpha=0.15, lw=0)
         left.plot(contexts, medians, color=TINT[name], marker="o", ms=5)
-        label(left, contexts[-1], medians[-1], name, TINT[name], dx=8)
+        height = max(medians[-1], 1.13 * height)
+        label(left, contexts[-1], height, name, TINT[name], dx=8)
     for name, seconds in bounds.items():
         right.plot(long, seconds, color=TINT[name], ls="--")
         label(right, long[-1], seconds[-1], f"{name}: {si(seconds[-1], 's')}", TINT[name], dx=8)
