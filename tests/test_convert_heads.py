@@ -10,7 +10,7 @@ import torch
 from course_lib.errors import ModelError
 from course_lib.model import Decoder
 from course_lib.training.convert_heads import pool_heads, pool_kv_heads, pool_projections
-from tests.conftest import sharpen, small_config
+from tests.conftest import latent_config, sharpen, small_config
 
 TOKENS = [5, 17, 3, 80, 41, 9, 9, 62]
 
@@ -122,3 +122,8 @@ def test_an_impossible_number_of_heads_is_one_sentence(mha, kv_heads):
 def test_an_unknown_way_of_merging_is_one_sentence(mha):
     with pytest.raises(ModelError, match="^KV heads cannot be merged by 'median'; use one of mean, first, random$"):
         pool_kv_heads(mha, 2, "median")
+
+
+def test_latent_attention_has_no_heads_to_merge():
+    with pytest.raises(ModelError, match="^latent attention caches one vector for all heads, so none can be merged"):
+        pool_kv_heads(Decoder.random(latent_config()), 2)

@@ -50,9 +50,14 @@ def pool_heads(
 def pool_kv_heads(model: Decoder, kv_heads: int, how: str = "mean", seed: int = 0) -> Decoder:
     """A new decoder whose keys and values have `kv_heads` heads; every other weight is the old model's.
 
-    how: see `pool_heads`; `seed` fixes the random weights. Raises ModelError as `pool_heads` does.
+    how: see `pool_heads`; `seed` fixes the random weights. Raises ModelError as `pool_heads` does, and for a model with
+    latent attention.
     """
     old, size = model.config, model.config.head_dim
+    if old.mla:
+        raise ModelError(
+            "latent attention caches one vector for all heads, so none can be merged; use a model with MHA or GQA"
+        )
     generator = torch.Generator().manual_seed(seed)
 
     def convert(qkv: Tensor) -> Tensor:
