@@ -24,8 +24,18 @@ from course_lib.model import Decoder  # noqa: E402
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _seeded():
+    """What a test draws without a seed of its own does not depend on the tests before it."""
+    torch.manual_seed(0)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Notebook A1 interprets and compiles kernels; its cells are skipped, with a reason, where there is no Triton."""
+    """The kernels' tests, which are the longest, come first, or one worker would wait for the other at the end.
+
+    Notebook A1 interprets and compiles kernels; its cells are skipped, with a reason, where there is no Triton.
+    """
+    items.sort(key=lambda item: "kernels" not in item.path.parts)
     if find_spec("triton") is None:
         for item in items:
             if item.path.name == "A1_gpu_kernels.ipynb":

@@ -225,8 +225,8 @@ def test_a_codebook_stores_the_nearest_of_its_values():
 
 
 def test_a_fitted_codebook_has_a_smaller_weighted_error_than_equal_steps():
-    """That is what it is fitted for, on the keys that it was fitted to; and k-means only descends."""
-    keys, weights = normal(2, 300, 2, 16, seed=4) ** 3, torch.rand(2, 2, 16)
+    """On these keys, to which it was fitted; k-means only descends, but where it ends depends on where it starts."""
+    keys, weights = normal(2, 300, 2, 16, seed=4) ** 3, torch.rand(2, 2, 16, generator=torch.Generator().manual_seed(5))
     codec = fit_keys(keys, weights)
     assert (codec.values.diff() >= 0).all()
 
