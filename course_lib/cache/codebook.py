@@ -94,11 +94,21 @@ def nearest(z: Tensor, values: Tensor) -> Tensor:
 
 
 def _k_means(z: Tensor, cost: Tensor, steps: int) -> Tensor:
-    """Lloyd's algorithm over z [m] with costs [m], from equal shares of the cost; the increasing centres, [16]."""
+    """Lloyd's algorithm over z [m] with costs [m]; the increasing centres, [16].
+
+    From two starts, of which the better end is taken: equal shares of the cost, which leave a long tail to one centre,
+    and equal steps, which it then cannot be worse than.
+    """
     order = z.argsort()
     shares = cost[order].cumsum(0) / cost.sum()
     ends = torch.searchsorted(shares, (torch.arange(2**BITS, device=z.device) + 0.5) / 2**BITS)
-    centres = z[order][ends.clamp(max=len(z) - 1)]
+    starts = z[order][ends.clamp(max=len(z) - 1)], torch.linspace(-1, 1, 2**BITS, device=z.device)
+    found = [_descend(z, cost, centres, steps) for centres in starts]
+    return min(found, key=lambda centres: float((cost * (centres[nearest(z, centres)] - z).square()).sum()))
+
+
+def _descend(z: Tensor, cost: Tensor, centres: Tensor, steps: int) -> Tensor:
+    """The centres after so many steps of Lloyd's algorithm."""
     for _ in range(steps):
         which = nearest(z, centres)
         total, weighted = (torch.zeros_like(centres).scatter_add_(0, which, x) for x in (cost, cost * z))
