@@ -74,7 +74,7 @@ class Backend(Protocol):
         ...
 
     def check_blocks(self, block_size: int) -> None:
-        """Raise RequestError where the backend cannot read a paged cache with such blocks."""
+        """Raise CourseError where the backend cannot read a paged cache with such blocks."""
         ...
 
     def check_format(self, kv_format: KVFormat) -> None:

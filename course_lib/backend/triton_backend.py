@@ -142,7 +142,7 @@ class TritonBackend:
         noise = torch.stack([samplers[i].noise(logits[i]) for i in rows])
         settings = torch.tensor([(samplers[i].params.temperature, samplers[i].params.top_p) for i in rows])
         drawn = sample(logits[rows], *settings.T.contiguous().to(logits.device), noise).tolist()
-        rest = [i for i in range(len(samplers)) if i not in set(rows)]
+        rest = [i for i, sampler in enumerate(samplers) if not sampler.nucleus]
         others = draw_tokens([samplers[i] for i in rest], [seen[i] for i in rest], logits[rest])
         tokens = dict(zip((*rows, *rest), (*drawn, *others), strict=True))
         return [tokens[i] for i in range(len(samplers))]
